@@ -19,7 +19,7 @@ from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, FreeDomain
 from rtcontrol.models.schema.json_schema import normalise
-from rtcontrol.models.schema.limits import Allowance, check_count, check_size
+from rtcontrol.models.schema.limits import SchemaBudget, check_count, check_size
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema, check_tools, tool_schemas
 from rtcontrol.models.schema.validator import Validator
@@ -159,7 +159,7 @@ def tool(function: Callable[..., Any]) -> Tool:
     return Tool(schema, function, adapters)
 
 
-def remote_tool(definition: Mapping[str, Any], room: Allowance | None = None) -> Tool:
+def remote_tool(definition: Mapping[str, Any], room: SchemaBudget | None = None) -> Tool:
     """Return a tool for an OpenAI-style definition. Another program executes it; calling it here raises RuntimeError.
 
     Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
@@ -245,7 +245,7 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _tool_of(source: Any, room: Allowance) -> Tool:
+def _tool_of(source: Any, room: SchemaBudget) -> Tool:
     """Return the tool of a function, a pydantic model (named like its class; fields are parameters), or an OpenAI-style
     definition."""
     if isinstance(source, Tool):
@@ -276,7 +276,7 @@ class Tools:
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
-            room = Allowance()
+            room = SchemaBudget()
             entries = [_tool_of(t, room) for t in tools]
         self.schemas = check_tools([t.schema for t in entries])
         self._tools = {t.name: t for t in entries}

@@ -24,7 +24,7 @@ from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Budget, DecodeError, NotFinite, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError, quoted_name
-from rtcontrol.models.schema.combinations import Row
+from rtcontrol.models.schema.combinations import ClassRow
 from rtcontrol.models.schema.tool_schema import ABSENT
 
 MAX_AHEAD = 24  # maximum number of nodes per pass that are guessed from the grammar alone
@@ -245,14 +245,14 @@ class HeadSteps(DecisionSteps):
         combinations = self.plan.tools[tool].combinations
         if combinations is None:
             return False
-        rows: Sequence[Row] = combinations.rows
+        rows: Sequence[ClassRow] = combinations.rows
         for k, slot in enumerate(self.plan.slots[tool], start=1):
             names = [p.name for p in slot.parameters if p.name in combinations.names]
-            fitting = combinations.fitting(rows, names, arguments)
-            if not fitting:
-                few = combinations.distinct(rows, names)
-                return self._restrict(k, tool, partial(combinations.fitting, few, names))
-            rows = fitting
+            matching = combinations.matching_rows(rows, names, arguments)
+            if not matching:
+                few = combinations.distinct_rows(rows, names)
+                return self._restrict(k, tool, partial(combinations.matching_rows, few, names))
+            rows = matching
         return False
 
     def _restrict(self, k: int, tool: int, allowed: Callable[[Mapping[str, Any]], Any]) -> bool:

@@ -1,7 +1,7 @@
-"""Combinations of arguments that satisfy the rules of a tool's root schema, by classes of values.
+"""List the combinations of arguments that satisfy the rules of a tool's root schema, as combinations of value classes.
 
-Two values of a parameter are of the same class if no rule tells them apart. Most rules are about which parameters are
-present, so that each parameter has two classes: absent and present.
+Two values of a parameter are in the same class if each rule treats them alike. Most rules are about which parameters
+are present, so most parameters have two classes: absent and present.
 """
 
 from __future__ import annotations
@@ -22,54 +22,56 @@ MAX_JUDGED = 8192  # maximum of (listed values * rules) that are checked to find
 COUNTING = ("minProperties", "maxProperties", "propertyNames", "enum", "const")
 OF_EACH = ("additionalProperties", "unevaluatedProperties", "patternProperties")
 ABSENT_CLASS = None
-Class = tuple[bool, ...] | None  # for each rule, whether a parameter's value satisfies it; ABSENT_CLASS if absent
-Row = tuple["Class | str", ...]
+ValueClass = tuple[bool, ...] | None  # for each rule, whether a parameter's value satisfies it; ABSENT_CLASS if absent
+ClassRow = tuple["ValueClass | str", ...]
 ANY_VALUE = "any"  # in a row: the value is present, but its class is unknown until it is decoded
 
 
 @dataclass(frozen=True)
 class Combinations:
-    """The legal combinations of the parameters `names` that the rules mention: a class for each of them in each row.
-    `rules` has for each name the schemas that tell its values apart."""
+    """The legal combinations of the parameters `names`, which the rules restrict. Each row is a legal combination: a
+    class for each name. `rules` has for each name the schemas that distinguish its values."""
 
     names: tuple[str, ...]
     rules: tuple[tuple[Validator, ...], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ClassRow, ...]
 
-    def class_of(self, name: str, arguments: Mapping[str, Any]) -> Class:
+    def class_of(self, name: str, arguments: Mapping[str, Any]) -> ValueClass:
         """Return the class of a parameter's value in a call's arguments."""
         if name not in arguments:
             return ABSENT_CLASS
         return tuple(rule.accepts(arguments[name]) for rule in self.rules[self.names.index(name)])
 
-    def fitting(self, rows: Sequence[Row], names: Sequence[str], arguments: Mapping[str, Any]) -> list[Row]:
-        """Return those of the rows in which these parameters have the classes of their values in `arguments`."""
+    def matching_rows(
+        self, rows: Sequence[ClassRow], names: Sequence[str], arguments: Mapping[str, Any]
+    ) -> list[ClassRow]:
+        """Return the rows in which the parameters `names` have the classes of their values in `arguments`."""
         places = [self.names.index(name) for name in names]
         classes = [self.class_of(name, arguments) for name in names]
-        return [row for row in rows if all(map(fits, classes, (row[place] for place in places)))]
+        return [row for row in rows if all(map(class_matches, classes, (row[place] for place in places)))]
 
-    def distinct(self, rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-        """Return one row for each combination of classes that these parameters have in the rows."""
+    def distinct_rows(self, rows: Sequence[ClassRow], names: Sequence[str]) -> list[ClassRow]:
+        """Return one row for each different combination of classes that the parameters `names` have in `rows`."""
         places = [self.names.index(name) for name in names]
         return [*{tuple(row[place] for place in places): row for row in rows}.values()]
 
 
-def fits(value: Class, allowed: Class | str) -> bool:
-    """Return whether a value of this class has the class of a row."""
+def class_matches(value: ValueClass, allowed: ValueClass | str) -> bool:
+    """Return whether a value of the class `value` is allowed where a row has the class `allowed`."""
     return value is not ABSENT_CLASS if allowed == ANY_VALUE else value == allowed
 
 
 def legal_combinations(parameters: Sequence[Parameter], rules: RootRules | None) -> Combinations | None:
-    """Return the legal combinations of arguments; None if there are no rules, or too many combinations to judge."""
+    """Return the legal combinations of arguments; None if there are no rules, or too many combinations to check."""
     if rules is None:
         return None
     whole, *inner = parts = [*_object_parts(rules.document)]
-    mentioned = {name for part in parts for name in _mentioned(part)}
+    mentioned = {name for part in parts for name in _restricted_names(part)}
     # Ignore OF_EACH in the whole schema: all parameters are declared, so a false `additionalProperties` restricts none.
     every = any(key in whole for key in COUNTING) or any(key in part for part in inner for key in (*COUNTING, *OF_EACH))
     named = [p for p in parameters if every or p.name in mentioned]
     validators = [tuple(Validator(s, "a rule") for s in _value_rules(parts, p.name)) for p in named]
-    options = [_options(p, each) for p, each in zip(named, validators, strict=True)]
+    options = [_class_options(p, each) for p, each in zip(named, validators, strict=True)]
     if math.prod(map(len, options)) > MAX_ROWS:
         return None
     rows = [
@@ -92,7 +94,7 @@ def _object_parts(schema: Any) -> Iterator[Mapping[str, Any]]:
         yield from _object_parts(part)
 
 
-def _mentioned(part: Mapping[str, Any]) -> set[str]:
+def _restricted_names(part: Mapping[str, Any]) -> set[str]:
     """Return the names of the properties that a part of a schema restricts."""
     dependent = part.get("dependentRequired", {})
     names = {*part.get("required", ()), *dependent, *itertools.chain(*dependent.values())}
@@ -101,7 +103,7 @@ def _mentioned(part: Mapping[str, Any]) -> set[str]:
 
 
 def _value_rules(parts: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    """Return the schemas in the parts that may tell two values of a property apart, each once."""
+    """Return the different schemas in the parts that may distinguish two values of a property."""
     schemas = [part.get("properties", {}).get(name) for part in parts]
     schemas += [part.get(key) for part in parts for key in OF_EACH[:2]]
     schemas += [rule for part in parts for rule in part.get("patternProperties", {}).values()]
@@ -110,9 +112,9 @@ def _value_rules(parts: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[
     return [*{equality_key(s): s for s in schemas if isinstance(s, Mapping) and s}.values()]
 
 
-def _options(p: Parameter, validators: Sequence[Validator]) -> list[tuple[Class | str, Any]]:
+def _class_options(p: Parameter, validators: Sequence[Validator]) -> list[tuple[ValueClass | str, Any]]:
     """Return the classes of a parameter's values, each with one of its values."""
-    options: dict[Class | str, Any] = {} if p.required else {ABSENT_CLASS: None}
+    options: dict[ValueClass | str, Any] = {} if p.required else {ABSENT_CLASS: None}
     if not validators:
         options[()] = None  # no rule restricts the value itself
     elif isinstance(p.domain, ClosedDomain) and len(p.domain.values) * len(validators) <= MAX_JUDGED:

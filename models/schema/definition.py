@@ -1,4 +1,4 @@
-"""Read a tool's definition in the formats of OpenAI, Anthropic and MCP."""
+"""Read tool definitions in the formats of OpenAI, Anthropic and MCP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KNOWN_KEYS = {*PARAMETER_KEYS, "name", "description", "type", "function", "annot
 
 @dataclass(frozen=True)
 class Definition:
-    """A tool's name, description, and the schema of its parameters, as written (None: no parameters)."""
+    """A tool's name, its description, and the schema of its parameters as written (None: no parameters)."""
 
     name: str
     description: str

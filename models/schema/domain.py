@@ -1,7 +1,7 @@
-"""The legal values of a parameter (its domain), and the text that the model writes for a value.
+"""Define domains (the legal values of a parameter), and the text that the model writes for a value.
 
-A *closed* domain lists its values, so that the decoder can compile them to a token trie. Values of a *free* domain are
-too many to be listed, such as strings and unbounded numbers. They are decoded token by token under a grammar.
+A *closed* domain lists its values, so the decoder can compile them to a token trie. A *free* domain has too many values
+to list, such as strings and unbounded numbers. They are decoded token by token under a grammar.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_CLOSED = 4096
 
 @dataclass(frozen=True)
 class ClosedDomain:
-    """A list of all legal values; `texts[i]` is the text that the model writes for `values[i]`. `grid` is set if the
-    values are numbers with a constant step."""
+    """A domain that lists all legal values. `texts[i]` is the text that the model writes for `values[i]`. `grid` is set
+    if the values are numbers with a constant step."""
 
     values: tuple[Any, ...]
     texts: tuple[str, ...]
@@ -39,9 +39,9 @@ class ClosedDomain:
 
 @dataclass(frozen=True)
 class FreeDomain:
-    """Legal values that are not listed. The normalised JSON `schema` is for decoding and types. A complete value must
-    satisfy the schema `rules` (None: `schema`), which may be stricter. `grid` is set for more than `MAX_CLOSED` numbers
-    with a constant step."""
+    """A domain whose values are not listed. The normalised JSON `schema` is used for decoding and types. A complete
+    value must satisfy the schema `rules` (None: `schema`), which may be stricter. `grid` is set if the values are more
+    than `MAX_CLOSED` numbers with a constant step."""
 
     schema: Mapping[str, Any]
     grid: NumberGrid | None = None
@@ -64,7 +64,7 @@ NOT_ON_GRID = {"anyOf", "allOf", "not", "if"}
 
 
 def value_text(value: Any) -> str:
-    """Return the text that the model writes for a value: a string as it is, everything else as compact JSON."""
+    """Return the text that the model writes for a value: a string unchanged, any other value as compact JSON."""
     return value if isinstance(value, str) else json_text(value)
 
 
@@ -98,8 +98,8 @@ def _grid_domain(grid: NumberGrid) -> ClosedDomain:
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
-    """Return the domain of a normalised JSON schema; `where` names tool and parameter in errors. The list may contain
-    values that violate keywords such as `not`: `parameters.allowed_values` removes them.
+    """Return the domain of a normalised JSON schema; `where` names tool and parameter in errors. A closed domain may
+    contain values that violate keywords such as `not`; `parameters.allowed_values` removes them.
 
     Raises UserError for a schema that cannot be decoded.
     """
@@ -165,7 +165,7 @@ def _list_whole_objects(schema: Mapping[str, Any], where: str) -> list[Any] | No
 
 
 def list_objects(listed: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Return all objects with these values by key; None if some values are not listed, or the product is too large."""
+    """Return all objects whose keys have these `listed` values; None if a key has no list, or there are too many."""
     options = [
         [*values, *(() if k in required else (_LEFT_OUT,))] for k, values in listed.items() if values is not None
     ]
@@ -176,7 +176,7 @@ def list_objects(listed: Mapping[str, Sequence[Any] | None], required: Sequence[
 
 
 def _list_arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
-    """Return all arrays that satisfy a schema, the shortest first, or None if they cannot be listed."""
+    """Return all arrays that satisfy a schema, shorter arrays first; None if they cannot be listed."""
     first = [listed_values(part, where) for part in schema.get("prefixItems", ())]
     rest = schema.get("items", True)
     min_items, max_items = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
@@ -195,9 +195,9 @@ def _list_arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 
 
 def closed_domain(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
-    """Return the closed domain of these values, each once. If a string is written like another value (true and "true"),
-    all strings are written as JSON. With `numbers` integers become floats, but keep their texts. Raises UserError if a
-    value cannot be written as JSON."""
+    """Return the closed domain of these values without duplicates. If a string has the text of another value (true and
+    "true"), all strings are written as JSON. With `numbers`, integers become floats, but keep their texts. Raises
+    UserError if a value cannot be written as JSON."""
     if large := [v for v in values if isinstance(v, int) and not MIN_INTEGER <= v <= MAX_INTEGER]:
         raise UserError(f"{where}: {large[0]} does not fit in 64 bits.", "Use smaller numbers, or strings.")
     if not values:

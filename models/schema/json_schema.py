@@ -13,7 +13,7 @@ import jsonschema
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import is_same, sorted_json
-from rtcontrol.models.schema.limits import Allowance
+from rtcontrol.models.schema.limits import SchemaBudget
 from rtcontrol.models.schema.references import SchemaDocument
 from rtcontrol.models.schema.validator import ANNOTATIONS, Validator, equality_key
 
@@ -35,16 +35,14 @@ TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, valu
 
 
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a schema in normal form. References may point to the `definitions` of its document.
-
-    Raises UserError (`where` names tool and parameter) if it is not a schema, if a reference has no target, points to
-    another document or is circular, and if the schema is too large after references are replaced by their targets.
-    """
+    """Return a schema in normal form. References may point to the `definitions` of its document. Raises UserError
+    (`where` names tool and parameter) if it is not a schema, if a reference has no target, points to another document
+    or is circular, or if the schema is too large after references are replaced by their targets."""
     if not isinstance(schema, Mapping):
         raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
     if definitions:
         schema = {**schema, "$defs": {**definitions, **schema.get("$defs", {})}}
-    return normal_form(SchemaDocument(schema, where, Allowance()).without_references(), where)
+    return normal_form(SchemaDocument(schema, where, SchemaBudget()).without_references(), where)
 
 
 def normal_form(source: Any, where: str) -> dict[str, Any]:
@@ -103,7 +101,7 @@ def _merge_alternatives(schema: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _merge(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return one schema for the values that satisfy both, with the annotations of `part`; None if impossible."""
+    """Return one schema that is equivalent to both, with the annotations of `part`; None if there is none."""
     if schema.keys() & COUPLED and part.keys() & COUPLED:
         return None
     if any(key in schema and key not in ANNOTATIONS and not is_same(schema[key], part[key]) for key in part):
@@ -112,7 +110,7 @@ def _merge(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _unique_enum(schema: dict[str, Any]) -> dict[str, Any]:
-    """Remove duplicates from `enum`, and convert values such as 1.0 to integers if the type is integer."""
+    """Return a schema without duplicates in `enum`, and with integers for values such as 1.0 if the type is integer."""
     if "enum" not in schema:
         return schema
     values: Sequence[Any] = schema["enum"]
@@ -122,7 +120,7 @@ def _unique_enum(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the normalised schema of all values except null, and whether null is a value (written as `<|null|>`)."""
+    """Return the normalised schema of all values except null, and whether null is legal (the token `<|null|>`)."""
     if "enum" in schema:
         values = [v for v in schema["enum"] if v is not None]
         if not values or len(values) == len(schema["enum"]):
@@ -141,8 +139,8 @@ def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def to_declared_types(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Convert a value to the types of its normalised schema, at all depths: numbers to the declared type (3 to 3.0 for
-    a `number`), and objects to the declared order of keys."""
+    """Convert a value to the types of its normalised schema, at all depths. Numbers get the declared type (3 becomes
+    3.0 for a `number`), and objects the declared order of keys."""
     for part in (schema, *schema.get("allOf", ())):
         value = _to_declared_types(value, part)
     return value

@@ -1,4 +1,4 @@
-"""Limits for the size of tool definitions, so that hostile ones cannot take much time or memory."""
+"""Limit the size of tool definitions, so that hostile definitions cannot take much time or memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
 def check_size(tools: Any) -> None:
     """Raise UserError if tool definitions are too many, too large or nested too deeply. A value that is not a list is
-    not checked."""
+    ignored here."""
     if not isinstance(tools, list | tuple):
         return
     check_count(len(tools))
@@ -48,7 +48,8 @@ def check_size(tools: Any) -> None:
 
 
 def _count_grammar(part: Mapping[Any, Any], counts: dict[str, int]) -> None:
-    """Add to `counts` what makes grammars slow to compile: patterns, their atoms, and alternatives."""
+    """Add the patterns, their atoms, and the alternatives of a schema part to `counts`: grammars with many of them are
+    slow to compile."""
     named = part.get("patternProperties")
     patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
     texts = [text for text in patterns if isinstance(text, str)]
@@ -120,29 +121,27 @@ def check_count(count: int) -> None:
 
 
 @dataclass
-class Allowance:
-    """The remaining allowance for the schemas of a set of tools: `parts` (subschemas after references are replaced by
-    their targets), listed `values`, and `checks` (listed values times rules)."""
+class SchemaBudget:
+    """What the schemas of a set of tools may still use: `parts` (subschemas after references are replaced by their
+    targets), listed `values`, and `checks` (listed values times rules)."""
 
     parts: int = 10_000
     values: int = 1 << 17
     checks: int = 20_000
 
     def use(self, where: str, *, parts: int = 0, values: int = 0) -> None:
-        """Use up parts and values. Raises UserError, which names `where`, if too few are left."""
+        """Subtract parts and values. Raises UserError, which names `where`, if too few remain."""
         self.parts -= parts
         self.values -= values
         if self.parts < 0:
-            problem = (
-                f"{where}: its schema and those before it have more than {Allowance.parts} parts (references expanded)."
-            )
-            raise UserError(problem, "Use smaller schemas.")
+            most = f"{SchemaBudget.parts} parts (references expanded)"
+            raise UserError(f"{where}: its schema and those before it have more than {most}.", "Use smaller schemas.")
         if self.values < 0:
-            problem = f"{where}: it and the parameters before it have more than {Allowance.values} listed values."
+            problem = f"{where}: it and the parameters before it have more than {SchemaBudget.values} listed values."
             raise UserError(problem, "Use larger steps, narrower bounds or shorter lists.")
 
     def use_checks(self, checks: int) -> bool:
-        """Use up checks; return False if too few are left, so that values are not checked in advance."""
+        """Subtract checks. Return False if too few remain, and values cannot be checked in advance."""
         if checks > self.checks:
             return False
         self.checks -= checks

@@ -1,4 +1,4 @@
-"""Translate the schema of a free value for llguidance, which restricts each token to legal ones (the token mask).
+"""Translate the schema of a free value to a grammar for llguidance, which computes the legal tokens (the token mask).
 
 Keywords that llguidance cannot enforce are dropped here; complete values are validated by the whole schema. Values are
 decoded as compact JSON with keys in declared order and numbers without exponents. Objects with `properties` have no
@@ -76,20 +76,20 @@ OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 @dataclass(frozen=True)
 class Mask:
-    """A grammar for llguidance, and the keywords that it does not enforce (`checked` in complete values only)."""
+    """A grammar for llguidance. It does not enforce the keywords `checked`, which are checked in complete values."""
 
     grammar: str
     checked: tuple[str, ...]
 
 
 def compile_mask(domain: FreeDomain, where: str, space: str = "") -> Mask:
-    """Return the strictest mask that llguidance compiles. Raises UserError as `compile_masks` does."""
+    """Return the strictest mask of a schema that llguidance compiles. Raises UserError as `compile_masks` does."""
     return next(compile_masks(domain, where, space))
 
 
 def compile_masks(domain: FreeDomain, where: str, space: str = "") -> Iterator[Mask]:
-    """Compile the schema of a free domain to grammars, and yield those that llguidance compiles, the strictest first.
-    `space` precedes JSON values and follows their separators.
+    """Translate the schema of a free domain to grammars, and yield the grammars that llguidance compiles, starting with
+    the strictest. `space` precedes JSON values and follows their separators.
 
     Raises UserError (`where` names tool and parameter) if no value satisfies the schema, or it is too large.
     """
@@ -111,14 +111,14 @@ def compile_masks(domain: FreeDomain, where: str, space: str = "") -> Iterator[M
 
 
 def undecodable(where: str, fault: str) -> UserError:
-    """Return the error of a schema that llguidance refuses for this reason."""
+    """Return the UserError for a schema that llguidance rejects; `fault` is llguidance's reason."""
     hint = "Use a plain type, bounds or an enum, or shorter patterns."
     return UserError(f"{where}: its schema cannot be decoded ({fault}).", hint)
 
 
 @lru_cache(maxsize=256)
 def _compile_json(written: str, where: str, space: str, without: frozenset[str]) -> tuple[Mask, str | None]:
-    """Return the mask of a schema without some keywords, and why llguidance does not compile it (None: it does)."""
+    """Return the mask of a schema, in which the keywords `without` are dropped, and llguidance's error or None."""
     schema, rules = json.loads(written)
     options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
     translator = _Translator(without, where)
@@ -149,7 +149,8 @@ def keywords(schema: Any) -> Iterator[str]:
 
 
 class _Translator:
-    """Translates a normalised schema for llguidance, except the keywords `without`. `dropped` has dropped keywords."""
+    """Translates a normalised schema for llguidance, except the keywords `without`. `dropped` lists dropped
+    keywords."""
 
     def __init__(self, without: frozenset[str], where: str) -> None:
         self._without, self._where = without, where
@@ -158,7 +159,7 @@ class _Translator:
     def translate(self, schema: Any, outer: Iterable[str] | None = ()) -> dict[str, Any] | bool:
         """Return the translation of a subschema; False if no value satisfies it.
 
-        An object may have its own properties and the `outer` ones (None: any, since it is a part of an `allOf`).
+        `outer` are properties that enclosing schemas declare for the same object (None: any, in a part of an `allOf`).
         """
         if not isinstance(schema, Mapping):
             return dict(ANY_REFERENCE) if schema else False
@@ -215,7 +216,8 @@ class _Translator:
         return None
 
     def _translate_unique(self, schema: Mapping[str, Any], masked: dict[str, Any]) -> dict[str, Any] | bool:
-        """Return an array of unique items; this is enforced if they are listed, and no lists, objects or floats."""
+        """Return the translation of an array of unique items. Uniqueness is enforced if all possible items are listed,
+        and none of them is a list, an object or a float."""
         rest: Any = schema.get("items")
         listable = isinstance(rest, Mapping) and masked.get("type") == "array" and "prefixItems" not in schema
         items = listed_values(rest, self._where) if listable else None
@@ -241,7 +243,7 @@ class _Translator:
         return {"anyOf": [*unchanged, *(self.translate({"type": type_name}) for type_name in types)]}
 
     def _translate_bounds(self, masked: dict[str, Any]) -> dict[str, Any] | bool:
-        """Return the schema with bounds and step that llguidance enforces exactly; False if no number satisfies it."""
+        """Return a number schema whose bounds and step llguidance enforces exactly; False if no number satisfies it."""
         numbers = number_range(masked)
         if numbers.low > numbers.high:
             return False
@@ -272,7 +274,7 @@ def _type_of(value: Any) -> str:
 
 
 def _same_spelling(value: Any) -> bool:
-    """Return whether llguidance and the model write a value with the same text."""
+    """Return whether llguidance writes a value with the same text as `json_text`."""
     if isinstance(value, float):
         return math.isfinite(value) and json_text(value) == repr(value) and not value.is_integer()
     if isinstance(value, Mapping):
@@ -281,8 +283,8 @@ def _same_spelling(value: Any) -> bool:
 
 
 def without_repeats(masked: Any, value: Any) -> Any:
-    """Return a schema in llguidance's form in which arrays of unique items have the complete items of `value`, and no
-    further item equals one of these."""
+    """Return a stricter schema in llguidance's form: arrays of unique items start with the complete items of `value`,
+    and later items differ from these."""
     if not isinstance(masked, Mapping):
         return masked
     narrowed = dict(masked)

@@ -1,4 +1,4 @@
-"""Numbers with bounds and a constant step (a grid), which can be listed."""
+"""List numbers that have bounds and a constant step (a grid)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_STEPS = 10**20  # maximum steps between a bound and zero; up to it, decimal 
 
 @dataclass(frozen=True)
 class NumberGrid:
-    """A grid of `count` numbers: integers, or floats with `digits` decimals. `first` and `step` are in units of the
-    last decimal."""
+    """`count` numbers with a constant step: integers, or floats with `digits` decimals. `first` and `step` are in units
+    of the last decimal."""
 
     first: int
     step: int
@@ -36,7 +36,7 @@ class NumberGrid:
         return self._typed(self.first + i * self.step)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the text of each number, without exponent; zero has no sign."""
+        """Return the text of each number, without an exponent, and without a sign of zero."""
         return tuple(self._text(self.first + i * self.step) for i in range(self.count))
 
     @property
@@ -91,7 +91,7 @@ def number_grid(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
 
 @dataclass(frozen=True)
 class NumberRange:
-    """The numbers from `low` (excluded if `above`) to `high` (excluded if `below`) that are multiples of `step`."""
+    """The multiples of `step` from `low` to `high`. `low` is excluded if `above` is True, `high` if `below` is True."""
 
     low: Decimal
     high: Decimal
@@ -100,7 +100,8 @@ class NumberRange:
     step: Fraction | None
 
     def multiples(self, step: Fraction) -> tuple[int, int]:
-        """Return the first and last multiple of `step` in the range, divided by `step`."""
+        """Return `first` and `last`, so that the multiples of `step` in the range are `first * step` to `last *
+        step`."""
         first, last = ceil(Fraction(self.low) / step), floor(Fraction(self.high) / step)
         first += self.above and first * step == Fraction(self.low)
         last -= self.below and last * step == Fraction(self.high)
@@ -108,7 +109,7 @@ class NumberRange:
 
 
 def number_range(schema: Mapping[str, Any]) -> NumberRange:
-    """Return the range of an `integer` or `number` schema, within the 64-bit integers that messages can contain."""
+    """Return the range of an `integer` or `number` schema, limited to the 64-bit integers that messages can contain."""
     low, above = _bound(schema, "minimum", "exclusiveMinimum", Decimal(MIN_INTEGER), max)
     high, below = _bound(schema, "maximum", "exclusiveMaximum", Decimal(MAX_INTEGER), min)
     step = Fraction(str(schema["multipleOf"])) if schema.get("multipleOf") else None

@@ -1,7 +1,7 @@
 """Read a tool's parameters, each with its schema and domain, from the schema of all its arguments (the root schema).
 
-Keywords of the root schema that restrict combinations of arguments (`oneOf`, `if`, `dependentRequired`, ...) are rules
-(`RootRules`); `combinations.py` lists what they allow. A call that violates them is rejected.
+Keywords of the root schema that restrict combinations of arguments (`oneOf`, `if`, `dependentRequired`, ...) become
+`RootRules`; `combinations.py` lists what these allow. A call that violates them is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.definition import SHAPE_HINT
 from rtcontrol.models.schema.domain import ClosedDomain, Domain, FreeDomain, domain_of
 from rtcontrol.models.schema.json_schema import normal_form, without_null
-from rtcontrol.models.schema.limits import Allowance
+from rtcontrol.models.schema.limits import SchemaBudget
 from rtcontrol.models.schema.references import SchemaDocument
 from rtcontrol.models.schema.validator import ANNOTATIONS, NO_VALUE, Validator, check_patterns, constant_values
 
@@ -57,28 +57,28 @@ class Parameter:
 
 
 class ParameterReader:
-    """Reads the root schema of one tool; `room` is the allowance for its size."""
+    """Reads the root schema of one tool. `room` limits the total size of schemas."""
 
-    def __init__(self, tool: str, room: Allowance) -> None:
+    def __init__(self, tool: str, room: SchemaBudget) -> None:
         self._where, self._room = f"Tool {quoted_name(tool)}", room
 
     def read(self, source: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
         """Return the parameters in head order, and the rules for combinations of arguments. Raises UserError."""
-        root = self._root({} if source is None else source)
+        root = self._read_root({} if source is None else source)
         properties, required = root.get("properties", {}), {*root.get("required", ())}
-        self._check_named(root)
+        self._check_properties(root)
         if missing := [name for name in sorted(required) if properties.get(name, False) in (False, NO_VALUE)]:
             why = "required, but not among its properties, or no value satisfies their schemas"
             raise UserError(f"{self._where}: {missing} are {why}.", "Add them to the properties.")
         parameters = [
-            self._parameter(name, part, name in required) for name, part in properties.items() if part != NO_VALUE
+            self._read_parameter(name, part, name in required) for name, part in properties.items() if part != NO_VALUE
         ]
         # Order of the heads: required parameters as declared, then optional parameters sorted by name.
         optional = sorted((p for p in parameters if not p.required), key=lambda p: p.name)
         return (*(p for p in parameters if p.required), *optional), RootRules.from_root(root)
 
-    def _check_named(self, root: Mapping[str, Any]) -> None:
-        """Raise UserError if arguments are not listed in `properties`, or have no legal value."""
+    def _check_properties(self, root: Mapping[str, Any]) -> None:
+        """Raise UserError if an argument is not listed in `properties`, or has no legal value."""
         if root == NO_VALUE:
             raise UserError(f"{self._where}: its `not` excludes every call.", "Relax it.")
         properties = root.get("properties", {})
@@ -96,7 +96,7 @@ class ParameterReader:
             problem = f"{self._where}: its parameter {more[0]} is listed in alternatives only."
             raise UserError(problem, "List it in the tool's `properties`, too.")
 
-    def _root(self, source: Any) -> dict[str, Any]:
+    def _read_root(self, source: Any) -> dict[str, Any]:
         """Return the root schema without references, and with its unconditional parts merged."""
         kinds = source.get("type") if isinstance(source, Mapping) else type(source).__name__
         if not isinstance(source, Mapping) or "object" not in (
@@ -106,10 +106,10 @@ class ParameterReader:
         root = {key: value for key, value in source.items() if key != "nullable"}  # arguments are never null
         return merge_all_of(SchemaDocument(root, self._where, self._room).without_references(call=True))
 
-    def _parameter(self, name: str, source: Any, required: bool) -> Parameter:
+    def _read_parameter(self, name: str, source: Any, required: bool) -> Parameter:
         where = f"{self._where}, parameter {quoted_name(name)}"
         document = {} if source is True else source
-        schema = _typed(normal_form(document, where))
+        schema = _with_implied_type(normal_form(document, where))
         if not isinstance(schema.get("x-group", ""), str):
             raise UserError(f"{where}: x-group is {str(schema['x-group'])[:80]}.", "Write a string.")
         plain, nullable = without_null(schema)
@@ -154,7 +154,7 @@ def _with_null(values: Sequence[Any], nullable: bool) -> list[Any]:
     return [*values, *[None] * (nullable and not any(v is None for v in values))]
 
 
-def _typed(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_implied_type(schema: dict[str, Any]) -> dict[str, Any]:
     """Add the type "object" or "array" to a schema without a type, if its keywords imply it."""
     if "type" not in schema and VALUE_KEYWORDS.isdisjoint(schema):
         for kind, keys in (("object", ("properties",)), ("array", ("items", "prefixItems"))):
@@ -165,7 +165,8 @@ def _typed(schema: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RootRules:
-    """The rules for combinations of arguments: keywords as `written`, and the schema `document` that calls satisfy."""
+    """The rules for combinations of arguments: the keywords as `written` in the root schema, and a schema `document`
+    with these rules, which the arguments of a call must satisfy."""
 
     written: Mapping[str, Any]
     document: Mapping[str, Any]
@@ -185,7 +186,7 @@ class RootRules:
         return Validator(self.document, "the arguments of a call")
 
     def violation(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return in a few words why these arguments may not be combined, or None if they may."""
+        """Return why these arguments may not be combined, in a few words; None if they may."""
         fault = self._validator.violation(dict(arguments))
         return None if fault is None else f"its arguments violate {self.keywords} ({fault})"
 
@@ -207,7 +208,7 @@ def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def merge_all_of(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge those parts of a root schema's `allOf` into it that only declare arguments."""
+    """Return a root schema in which the parts of `allOf` that only declare arguments are merged with the schema."""
     whole = {k: v for k, v in root.items() if k != "allOf" and not (k in CLOSING and v in (True, {}))}
     closed = not whole.keys().isdisjoint(CLOSING)
     apart = []
@@ -229,7 +230,7 @@ def merge_all_of(root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_rules(rules: Any) -> int:
-    """Return how many keywords and subschemas a validation checks; a list of constants counts as one."""
+    """Return how many keywords and subschemas a validation checks. A list of constants counts as one keyword."""
     if isinstance(rules, Mapping):
         return 1 + sum(count_rules(v) for k, v in rules.items() if k not in ("enum", "const", *ANNOTATIONS))
     if isinstance(rules, list | tuple):
@@ -256,11 +257,11 @@ def always_satisfied(document: Any) -> bool:
     return {*document.get("required", ())} <= {*document.get("properties", ())} and all(map(always_satisfied, inner))
 
 
-def allowed_values(values: Sequence[Any], document: Mapping[str, Any], where: str, room: Allowance) -> list[Any] | None:
-    """Return those of the listed `values` that satisfy their whole schema `document`.
-
-    Returns None if this would take more checks than `room` allows. Raises UserError for an unsupported pattern.
-    """
+def allowed_values(
+    values: Sequence[Any], document: Mapping[str, Any], where: str, room: SchemaBudget
+) -> list[Any] | None:
+    """Return the `values` that satisfy the whole schema `document`, or None if this would take more checks than `room`
+    allows. Raises UserError for an unsupported pattern."""
     if always_satisfied(document):
         return list(values)
     if not room.use_checks(len(values) * count_rules(document)):

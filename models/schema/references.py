@@ -19,7 +19,7 @@ from jsonschema_specifications import REGISTRY
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import SHAPE_HINT
-from rtcontrol.models.schema.limits import Allowance
+from rtcontrol.models.schema.limits import SchemaBudget
 from rtcontrol.models.schema.validator import ANNOTATIONS, NO_VALUE
 
 DEFINITIONS = ("$defs", "definitions")
@@ -36,7 +36,7 @@ MAX_DEPTH = 100  # maximum depth of nested subschemas
 
 
 def _shallow(rule: Any) -> Any:
-    """Return a meta-schema's rule for a keyword, without the rules for subschemas in it."""
+    """Return a meta-schema's rule for a keyword, without rules for subschemas."""
     if isinstance(rule, list):
         return [_shallow(part) for part in rule]
     if not isinstance(rule, Mapping):
@@ -87,15 +87,15 @@ def _keyword_validator(keyword: str) -> Any:
 
 
 class SchemaDocument:
-    """A whole schema with references. `where` names the schema in errors, `room` is the allowance for its size."""
+    """A whole schema with references. `where` names the schema in errors; `room` limits its size."""
 
-    def __init__(self, root: Mapping[str, Any], where: str, room: Allowance) -> None:
+    def __init__(self, root: Mapping[str, Any], where: str, room: SchemaBudget) -> None:
         self._root, self._where, self._room = root, where, room
         # Definitions that are nested in subschemas. A schema that was copied into another schema still refers to these.
         self._nested_definitions: dict[str, Any] = {}
 
     def without_references(self, call: bool = False) -> dict[str, Any]:
-        """Return the schema with references replaced by their targets; with `call` errors name its properties.
+        """Return the schema with references replaced by their targets. With `call`, errors name the properties.
 
         Raises UserError if it is not a schema, if a reference has no target, points to another document or is circular,
         and if there are more subschemas than `room` allows.
@@ -107,7 +107,7 @@ class SchemaDocument:
         return plain
 
     def _convert(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
-        """Convert a subschema; `inside` are the references on the way to it."""
+        """Convert a subschema. `inside` has the references that were followed to reach it."""
         self._room.use(self._where, parts=1)
         if isinstance(source, bool):
             return source
@@ -147,7 +147,7 @@ class SchemaDocument:
         return parts
 
     def _convert_not(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
-        """Return the schema of a `not`. Raises UserError if it has annotations only, and so would exclude every
+        """Return the schema of a `not`. Raises UserError if it has only annotations, which would exclude every
         value."""
         if part is True or part is False or RULE_KEYWORDS & set(part):
             return {} if part is True else part
@@ -157,7 +157,7 @@ class SchemaDocument:
         return {}
 
     def _merge_target(self, schema: dict[str, Any], inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        """Return a schema merged with the target of its `$ref`, since both apply."""
+        """Return a schema merged with the target of its `$ref`, because values must satisfy both."""
         name = schema.pop("$ref", None)
         if name is None:
             return schema
@@ -225,7 +225,7 @@ class SchemaDocument:
 
 
 def _similar_keyword(name: str, value: Any) -> str | None:
-    """Return the keyword that an unknown key resembles, if that keyword may have this value; None otherwise."""
+    """Return the keyword that is similar to an unknown key, if that keyword may have this value; else None."""
     plain = re.sub("[^a-z]", "", name.lower()) if len(name) < 32 and not name.startswith("x-") else ""
     short = len(plain) < SHORT
     spelled = [known for known in SPELLINGS if known[0] == plain[:1]]
@@ -237,8 +237,8 @@ def _similar_keyword(name: str, value: Any) -> str | None:
 
 
 def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
-    """Convert draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`, and counts such as
-    2.0 to the form of draft 2020-12."""
+    """Convert to draft 2020-12: draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`,
+    and counts such as 2.0."""
     schema |= {key: int(schema[key]) for key in COUNTS & schema.keys()}
     kinds = schema.get("type", [])
     if schema.pop("nullable", False) is True and kinds:  # OpenAPI 3.0.3: adds null to the type, not to an enum

@@ -18,7 +18,7 @@ from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.combinations import Combinations, legal_combinations
 from rtcontrol.models.schema.definition import read_definition
 from rtcontrol.models.schema.domain import Domain, FreeDomain, closed_domain, list_objects, sorted_json
-from rtcontrol.models.schema.limits import Allowance, check_count, check_size
+from rtcontrol.models.schema.limits import SchemaBudget, check_count, check_size
 from rtcontrol.models.schema.parameters import Parameter, ParameterReader, RootRules, check_encodable
 
 MAX_HEADS = 6
@@ -28,11 +28,11 @@ Overflow = Literal["merge", "cut"]
 
 @dataclass(frozen=True)
 class Slot:
-    """The content of one argument head: one parameter, or a JSON object of several parameters.
+    """The content of one argument head: one parameter, or a JSON object of several parameters (`merged`).
 
-    Parameters of one group share a head, and so do the parameters beyond six heads. `null` has the meaning of
-    the null token: (ABSENT,) for optional parameters, (None,) for a required one that may be null, () if not legal.
-    """
+    Parameters of one group share a head; if there are more than six heads, the last head has all remaining parameters.
+    `null` has the value of the null token: (ABSENT,) for optional parameters, (None,) for a required parameter that may
+    be null, () if the null token is illegal."""
 
     parameters: tuple[Parameter, ...]
     domain: Domain
@@ -62,16 +62,13 @@ class ToolSchema:
     rules: RootRules | None = None
 
     @classmethod
-    def from_openai(cls, tool: Mapping[str, Any], room: Allowance | None = None) -> ToolSchema:
-        """Read one definition in the format of OpenAI, Anthropic or MCP; `room` is the allowance for the size of all
-        tools.
-
-        Raises UserError, which names tool and parameter.
-        """
+    def from_openai(cls, tool: Mapping[str, Any], room: SchemaBudget | None = None) -> ToolSchema:
+        """Read a definition in the format of OpenAI, Anthropic or MCP. `room` limits the total size of all tools.
+        Raises UserError, which names tool and parameter."""
         definition = read_definition(tool)
         check_encodable([definition.name, definition.description], f"Tool {quoted_name(definition.name)}")
         try:
-            parameters, rules = ParameterReader(definition.name, room or Allowance()).read(definition.schema)
+            parameters, rules = ParameterReader(definition.name, room or SchemaBudget()).read(definition.schema)
         except RecursionError:
             raise UserError(
                 f"Tool {quoted_name(definition.name)}: its schema is nested too deeply to be read.", "Use fewer levels."
@@ -94,19 +91,19 @@ class ToolSchema:
         return {"type": "function", "function": body}
 
     def exact(self) -> dict[str, Any]:
-        """Return `to_openai` with the original schemas, so that reading the result gives the same tool."""
+        """Return the definition like `to_openai`, but with the original schemas, so that it can be read again."""
         whole = self.to_openai()
         exact_schemas = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
         whole["function"]["parameters"]["properties"] |= exact_schemas
         return whole
 
     def canonical_json(self) -> str:
-        """Return `to_openai` as one line of JSON, which is the same for equal tools."""
+        """Return the result of `to_openai` as one line of JSON, which is the same for equal tools."""
         return self._canonical
 
     @cached_property
     def combinations(self) -> Combinations | None:
-        """Return the combinations of arguments that satisfy `rules`; None if they restrict none, or too many exist."""
+        """Return the combinations of arguments that satisfy `rules`; None without rules, or if there are too many."""
         return legal_combinations(self.parameters, self.rules)
 
     @cached_property
@@ -114,7 +111,8 @@ class ToolSchema:
         return json.dumps(self.to_openai(), ensure_ascii=False)
 
     def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
-        """Return the contents of at most six heads; `overflow` says what happens to parameters beyond the last one."""
+        """Return the contents of at most six heads. The `overflow` "merge" puts all further parameters in the last
+        head; "cut" leaves them out."""
         units: list[list[Parameter]] = []
         groups: dict[str, list[Parameter]] = {}
         for p in self.parameters:
@@ -127,10 +125,10 @@ class ToolSchema:
         if len(units) > MAX_HEADS:
             rest = [p for unit in units[MAX_HEADS - 1 :] for p in unit]
             units = units[:MAX_HEADS] if overflow == "cut" else [*units[: MAX_HEADS - 1], rest]
-        return tuple(_slot(self.name, unit) for unit in units)
+        return tuple(_build_slot(self.name, unit) for unit in units)
 
 
-def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
+def _build_slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     where = f"Tool {quoted_name(tool)}, parameters {', '.join(quoted_name(p.name) for p in unit)} in one head"
     required = [p.name for p in unit if p.required]
     null = () if required else (ABSENT,)
@@ -140,11 +138,13 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     if listed is not None:
         unique = {sorted_json(v): v for v in listed if v}
         return Slot(tuple(unit), closed_domain(tuple(unique.values()), where), null, merged=True)
-    schema, rules = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
+    schema, rules = _object_schema(unit, lambda p: p.schema), _object_schema(unit, lambda p: p.rules)
     return Slot(tuple(unit), FreeDomain(schema, rules=rules), null, merged=True)
 
 
-def _object(parameters: Sequence[Parameter], schema_of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
+def _object_schema(
+    parameters: Sequence[Parameter], schema_of: Callable[[Parameter], Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return the schema of an object with these parameters; `schema_of` returns a parameter's schema."""
     return {
         "type": "object",
@@ -155,7 +155,7 @@ def _object(parameters: Sequence[Parameter], schema_of: Callable[[Parameter], Ma
 
 
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    """Read all tools of an agent (cached). Raises UserError for an invalid tool, duplicate names, an empty list, and
+    """Read all tools of an agent (cached). Raises UserError for an invalid tool, duplicate names, an empty list, or
     definitions that are too large."""
     check_size(tools)
     text = _json_text(tools)
@@ -171,7 +171,7 @@ def _read_json(text: bytes) -> tuple[ToolSchema, ...]:
 
 
 def _read(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    room = Allowance()
+    room = SchemaBudget()
     return check_tools([ToolSchema.from_openai(t, room) for t in tools])
 
 

@@ -47,7 +47,7 @@ class Validator:
         self._validator = _VALIDATOR(_prepare(schema), registry=referencing.Registry())
 
     def violation(self, value: Any) -> str | None:
-        """Return in a few words why a value is invalid, or None if it is valid.
+        """Return why a value is invalid, in a few words; None if it is valid.
 
         Raises UserError if a reference in the schema has no target.
         """
@@ -89,7 +89,7 @@ def check_patterns(schema: Any, where: str) -> None:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and all its subschemas."""
+    """Yield a schema and its subschemas, at all depths."""
     if isinstance(schema, list | tuple):
         for part in schema:
             yield from _parts(part)
@@ -101,7 +101,7 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 class _EnumValues(list[Any]):
-    """The values of an `enum`, with an index for fast look-ups."""
+    """The values of an `enum`, with a set of their equality keys for fast look-ups."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         super().__init__(values)
@@ -109,7 +109,7 @@ class _EnumValues(list[Any]):
 
 
 def _prepare(schema: Any) -> Any:
-    """Return a schema in which long enums, and alternatives that are constants, are replaced by fast look-ups."""
+    """Return an equivalent schema that is faster to validate: enums and constant alternatives become look-ups."""
     if isinstance(schema, list | tuple):
         return [_prepare(part) for part in schema]
     if not isinstance(schema, Mapping):
@@ -199,14 +199,15 @@ def _multiple_of(_: Any, step: float, value: Any, __: Any) -> Errors:
 
 
 def constant_values(arm: Any) -> list[Any] | None:
-    """Return the values of a schema that only has `enum` or `const` (and annotations), else None."""
+    """Return the values of a schema that has only `enum` or `const` (and annotations); None for other schemas."""
     if not isinstance(arm, Mapping) or not set(arm) <= {"const", "enum", *ANNOTATIONS} or {"const", "enum"} <= set(arm):
         return None
     return [arm["const"]] if "const" in arm else arm.get("enum")
 
 
 def equality_key(value: Any) -> str:
-    """Return a text that is the same for values that are equal in JSON schema: 1 and 1.0 are, 1 and true are not."""
+    """Return a text that is the same for values that are equal in JSON Schema, such as 1 and 1.0, but not 1 and
+    true."""
     return json.dumps(_plain(value), sort_keys=True, default=repr)
 
 
@@ -258,7 +259,7 @@ _PIECE = re.compile(rf"\\.|{CLASS.pattern}|({REPEAT.pattern})", re.DOTALL)
 
 
 def countable(source: str) -> str:
-    """Return the pattern with the engine's largest count in place of larger ones."""
+    """Return a pattern whose repetition counts are at most MAX_REPEATS, the largest count of the engine."""
 
     def counted(piece: re.Match[str]) -> str:
         return re.sub(r"\d+", lambda n: str(min(int(n[0]), MAX_REPEATS)), piece[0]) if piece[1] else piece[0]
@@ -280,10 +281,8 @@ class Pattern:
 
     @cached_property
     def _raw(self) -> Any | None:
-        """Return a matcher for the text itself (not as JSON), or None if llguidance does not support it.
-
-        The matcher for JSON strings wrongly accepts quotes and backslashes that a class excludes.
-        """
+        """Return a matcher for plain text instead of a JSON string, or None if llguidance does not support it. The
+        matcher for JSON strings wrongly accepts quotes and backslashes that a class excludes."""
         body = self._source
         first, last = body.startswith("^"), bool(re.search(r"(?<!\\)(?:\\\\)*\$$", body))
         if "|" in body and (first or last):
@@ -334,7 +333,7 @@ def compile_pattern(source: str) -> Pattern:
 
 
 def byte_matcher(grammar: str) -> Any:
-    """Return a matcher of bytes for a grammar. Raises PatternError if the grammar is invalid, or no text matches it."""
+    """Return a byte matcher for a grammar. Raises PatternError if the grammar is invalid, or no text matches it."""
     matcher = llguidance().LLMatcher(_byte_tokenizer(), grammar)
     bits = np.frombuffer(matcher.compute_bitmask(), np.uint8) if not matcher.is_error() else np.zeros(1, np.uint8)
     if matcher.is_error():
@@ -345,7 +344,7 @@ def byte_matcher(grammar: str) -> Any:
 
 
 def matches_text(matcher: Any, text: str) -> bool:
-    """Return whether a matcher of bytes accepts a whole text. Raises PatternError if matching takes too long."""
+    """Return whether a byte matcher accepts the whole text. Raises PatternError if matching takes too long."""
     ahead, encoded = matcher.deep_copy(), list(text.encode())
     consumed = ahead.try_consume_tokens(encoded)
     if ahead.is_error():
@@ -354,7 +353,7 @@ def matches_text(matcher: Any, text: str) -> bool:
 
 
 def engine_error(matcher: Any) -> str:
-    """Return the reason in a matcher's error message, without the excerpts of the grammar around it."""
+    """Return the reason of a matcher's error, without the excerpts of the grammar that its message contains."""
     lines = [line.strip() for line in str(matcher.get_error()).splitlines() if line.strip()]
     first = lines[0].partition("compile JSON schema: ")
     # The message of a parse error comes after the excerpt.

@@ -25,7 +25,7 @@ from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import Walker, worst_call
 from rtcontrol.models.errors import UserError, read_text, strict_json
 from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain
-from rtcontrol.models.schema.limits import Allowance, check_size
+from rtcontrol.models.schema.limits import SchemaBudget, check_size
 from rtcontrol.models.schema.mask import compile_mask
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 from rtcontrol.models.web import ENCODING, compression_of
@@ -66,7 +66,7 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
 def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     if not skip:
         check_size(definitions)
-    room, tools, errors = Allowance(), list[Tool](), list[UserError]()
+    room, tools, errors = SchemaBudget(), list[Tool](), list[UserError]()
     for definition in definitions:
         left = replace(room)  # a tool that is left out uses nothing up
         try:
@@ -85,7 +85,7 @@ def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     return Tools(tools)
 
 
-def _parse_tool(definition: Any, room: Allowance, others: Sequence[Tool]) -> Tool:
+def _parse_tool(definition: Any, room: SchemaBudget, others: Sequence[Tool]) -> Tool:
     """Return a tool. Raises UserError if it is invalid by itself, or has the name of another one."""
     check_size([definition])
     tool = remote_tool(definition, room)
