@@ -98,7 +98,7 @@ def test_call_is_legal_exactly_if_the_root_schema_allows_it(rules: Any, required
         return
     legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.violation(c) is None}
     if (known := tool.combinations) is not None:
-        assert legal == {key(c) for c in sayable(tool) if known.fitting(known.rows, known.names, c)}
+        assert legal == {key(c) for c in sayable(tool) if known.matching_rows(known.rows, known.names, c)}
     assert legal <= allowed
     # A null of an optional argument is left out.
     alone = {p.name for p in tool.parameters if not p.required}
