@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
-# The result of a call. "acted": it was executed. "epoch_over": its episode, or the last episode, had ended. "too_late":
-# its deadline had passed. "refused": a barrier, such as an operator's pause, prevented it.
+# The result of a call: "acted" if it was executed, "epoch_over" if its episode (or the whole run) had ended, "too_late"
+# if its deadline had passed, "refused" if a barrier such as an operator's pause prevented it.
 Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 
 
 class WorldError(RuntimeError):
-    """Raised after the world's code (reset, step, observe or outcome) raised `__cause__`; the run ends with a safe
-    call."""
+    """The world's code (reset, step, observe or outcome) raised an exception, which is `__cause__`. The run then ends
+    with a safe call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Observation:
     """An observation of the world.
 
     `seq` increases by 1 with each observation, so that a reader can count skipped observations; `epoch` increases with
-    every reset; `t_capture_ns` is the time of the observation (CLOCK_MONOTONIC).
+    every reset of the world; `t_capture_ns` is the time of the observation (CLOCK_MONOTONIC).
     """
 
     seq: int
@@ -65,12 +65,12 @@ class Simulation(Protocol):
     def outcome(self) -> Episode | None: ...
 
     def instruct(self, text: str) -> None:
-        """Judge the episode by the instruction `text` from now on."""
+        """Use the instruction `text` from now on to judge whether the episode succeeds."""
 
 
 class Barrier(Protocol):
-    """A switch that prevents calls. `shut` is the reason why no call may be executed now, such as an operator's pause,
-    or None if calls may be executed."""
+    """A switch that can block all calls. `shut` is the reason while calls are blocked, such as an operator's pause, and
+    None while calls may be executed."""
 
     shut: str | None
 
@@ -80,7 +80,7 @@ class Environment(Protocol):
 
     `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive seeds) and the number of
     episodes (None: endless). `advance` runs a lockstep world for `dt_ns` in whole physics steps and keeps the remainder
-    for the next time; under the wall clock it does nothing. `latest`, `finished` and `episodes` never block, and raise
+    for its next call; with the wall clock it does nothing. `latest`, `finished` and `episodes` never block, and raise
     WorldError if the world has failed. `execute` and `instruct` may block; the actuator's thread calls them.
     """
 
@@ -110,15 +110,15 @@ class Environment(Protocol):
     def instruct(self, text: str) -> None: ...
 
     def conclude(self) -> None:
-        """Start no further episodes and allow only the final safe call. Never blocks."""
+        """Start no further episodes, and execute only the final safe call from now on. Never blocks."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """The outcome of a tick, for a remote client. Its `status` is `fresh` for a new decision (without `call` the active
-    call continues), `held` if the active call continues without a decision, or `safe` for the safe call.
+    """The outcome of a tick, for a remote client. Its `status` is `fresh` for a new decision (if `call` is None, the
+    active call continues), `held` if the active call continues because the tick missed, or `safe` for the safe call.
 
     `seq` is the number of the observation (-1: none), `deadline_ns` the tick's deadline (CLOCK_MONOTONIC), `cause` the
     cause of a miss, `error` the error text of the agent or decider, `input_error` a problem and a hint if the decider
@@ -144,31 +144,31 @@ class Emission:
 
 
 @runtime_checkable
-class Stepping(Protocol):
-    """An environment that makes its steps in this process. A safe call counts as active once a step has used it."""
+class SteppingEnvironment(Protocol):
+    """An environment that steps its world in this process. A safe call counts as active after the next step."""
 
     def has_stepped(self, since_ns: int) -> bool | None:
-        """Return whether a step has started after `since_ns` (CLOCK_MONOTONIC). False means that no step was due yet:
-        call again. None means that no episode is running, so no step will follow. After `conclude`, make the step at
-        once, and raise its errors."""
+        """Return True if a step has started after `since_ns` (CLOCK_MONOTONIC), False if no step was due yet (call
+        again later), or None if no episode is running, so that no step will follow. After `conclude`, make the step
+        immediately, and raise its errors."""
 
 
 @runtime_checkable
-class Emitting(Protocol):
+class EmittingEnvironment(Protocol):
     """An environment whose `emit` gets the outcome of every tick, in order, from the actuator's thread.
 
     Each tick has one emission, or several, of which all but the last have `more=True`. An additional `safe` emission
-    follows if a hold ends between two ticks, and at the end of the run. `execute` and `emit` never block. If `emit`
-    raises, a fresh call has failed; a `safe` emission is repeated until `emit` succeeds."""
+    follows if `loop.hold_ms` ends between two ticks, and at the end of the run. `execute` and `emit` never block. An
+    exception of `emit` makes a fresh call fail; a `safe` emission is repeated until `emit` succeeds."""
 
     def emit(self, emission: Emission) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A client's report on the execution of the call of `tick`. `why` tells whether the call was fresh or safe, `t_ns`
-    when the report arrived (CLOCK_MONOTONIC), `result` what the client's function returned, and `n` how many calls of
-    the tick preceded this one."""
+    """A client's report on the execution of the call of `tick`. `why` is whether the call was fresh or safe, `t_ns` the
+    time when the report arrived (CLOCK_MONOTONIC), `result` the return value of the client's function, and `n` the
+    number of earlier calls of the tick."""
 
     tick: int
     status: Literal["executed", "expired", "refused", "failed"]
@@ -180,12 +180,12 @@ class Acknowledgement:
 
 
 @runtime_checkable
-class Acknowledging(Protocol):
-    """An environment that reports which calls a client executed. `acknowledgements` has the reports that the loop has
-    not read yet; other threads may add reports at any time."""
+class AcknowledgingEnvironment(Protocol):
+    """An environment that reports which calls a client executed. `acknowledgements` is the queue of reports that the
+    loop has not read yet; other threads may append reports at any time."""
 
     acknowledgements: deque[Acknowledgement]
 
-    def acknowledged(self) -> Sequence[Call] | None:
-        """Return the calls of this epoch that were executed since the last time, in order; None if clients do not
-        acknowledge calls, so that a call counts as executed when it is sent."""
+    def pop_acknowledged_calls(self) -> Sequence[Call] | None:
+        """Return the calls of this epoch that were executed since the previous call of this method, in order. Return
+        None if clients do not acknowledge calls; a call then counts as executed when it is sent."""

@@ -24,12 +24,12 @@ GoalT = TypeVar("GoalT", bound=Task)
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumOptions:
-    """Options for disturbing episodes.
+    """Options for random disturbances of training episodes.
 
-    `noise` lists probabilities per tick of a burst of 1 to `burst` random calls; each episode uses one of them. Other
-    probabilities per tick: `scatter` for a jump to a random state, `switch` for a new goal, `rephrase` for another
-    phrasing of the goal. `plain` is the share of canonical instructions (training sentences add more of them), `spoken`
-    the share of people's sentences among the others. An episode lasts between the two durations in `episode_s`. A call
+    In each tick, a burst of 1 to `burst` random calls starts with a probability that each episode samples from `noise`.
+    Other probabilities per tick are `scatter` (a jump to a random state), `switch` (a new goal) and `rephrase` (another
+    phrasing of the goal). `plain` is the share of canonical instructions, `spoken` the share of sentences written by
+    people among the other instructions. The duration of an episode is between the two values of `episode_s`. A call
     acts up to `max_delay_steps` physics steps late. The seeds of episodes are below `seeds`.
     """
 
@@ -50,9 +50,10 @@ class CurriculumOptions:
 class TrainingPlan:
     """The training plan for the model of a bundled world.
 
-    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; training starts with `early` instead
-    if it is not None. The vocabulary contains the words of observations (`observed`) and of the agent's sentences; the
-    flags `common_words`, `number_words` and `schema_phrases` add English words, number words and phrases of schemas.
+    `demonstrations` yields training rows and has the arguments (seed, parallel, policy=, beta=) of `demonstrate`. If
+    `early` is set, training starts with its rows. The vocabulary contains the words of observations (`observed`) and of
+    the agent's sentences; `common_words`, `number_words` and `schema_phrases` add common English words, number words
+    and phrases of tool schemas.
     """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
@@ -86,7 +87,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._accumulator = StepAccumulator(step_s)
         self._period_ns = round(1e9 / options.hz)
         self._start_episode()
-        # Shorten the first episode at random, so that the worlds of a batch do not all restart at the same tick.
+        # Shorten the first episode by a random factor, so that the worlds of a batch do not all restart together.
         self._remaining_ticks *= rng.random()
 
     def demonstration(self) -> Demonstration:
@@ -97,15 +98,15 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         return Demonstration(self._instruction, text, call, self._goal)
 
     def run_tick(self, call: Call) -> None:
-        """Run one tick with this call, or with a random call during a burst; the call may act some steps late."""
+        """Run one tick with this call, or with a random call during a burst; a random delay may precede the call."""
         rng = self.rng
         if self._burst_left == 0 and rng.random() < self._noise:
             self._burst_left = rng.randint(1, self._options.burst)
         if self._burst_left:
             self._burst_left -= 1
             call = self._skill.any_call(rng)
-        late = rng.randint(0, self._max_delay_steps)
-        self._accumulator.run(self._period_ns, self._step, partial(self._execute, call), late)
+        delay_steps = rng.randint(0, self._max_delay_steps)
+        self._accumulator.run(self._period_ns, self._step, partial(self._execute, call), delay_steps)
         self._finish_tick()
 
     def _start_episode(self) -> None:
@@ -157,7 +158,6 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._world.step()
 
     def _has_ended(self) -> bool:
-        """Return whether the episode has ended."""
         return self._world.outcome() is not None
 
     def _randomise_state(self) -> None:
@@ -172,7 +172,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """Return an instruction that people wrote for a goal, without knowing the training sentences."""
+        """Return an instruction for a goal, written by people who did not know the training sentences."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
@@ -186,7 +186,7 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
 
     @classmethod
     def keep_probability(cls, row: Demonstration) -> float:
-        """Return the probability that training uses this row; rows with frequent calls may have less than 1."""
+        """Return the probability that training uses this row; it may be below 1 for rows with frequent calls."""
         return 1.0
 
     def _sample_goal(self) -> GoalT:
@@ -208,11 +208,11 @@ def demonstrate(
     policy: Policy | None = None,
     beta: float = 0.0,
 ) -> Iterator[Demonstration]:
-    """Yield rows of `parallel` worlds without end, tick by tick; equal arguments give equal rows.
+    """Yield training rows of `parallel` worlds, tick by tick and without end; equal arguments give equal rows.
 
-    Without `policy` the expert's calls act. With `policy` the model's calls act, except that in each tick of each world
-    the expert's call acts with probability `beta`. The label in a row is always the expert's call. Episodes never use
-    seeds of `options.seeds` or more.
+    Without `policy`, the expert's calls act in the worlds. With `policy`, the policy's calls act, but in each tick of
+    each world the expert's call replaces them with probability `beta`. The label of a row is always the expert's call.
+    Episode seeds are below `options.seeds`.
     """
     worlds = [curriculum(random.Random(f"{seed} {index}"), options) for index in range(parallel)]
     rng = random.Random(f"{seed} kept")

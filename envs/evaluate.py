@@ -22,7 +22,7 @@ LONGEST_S = 600.0  # maximum duration of an episode in seconds of simulated time
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An episode to run: the agent's instruction, the goal that the episode is judged by, and the seed."""
+    """An episode to run: the agent's instruction, the goal by which the episode is judged, and the seed."""
 
     instruction: str
     goal: Task
@@ -30,7 +30,7 @@ class Case:
 
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
-    """Return a case for each seed, judged by `goal`, with its canonical text or another `instruction`."""
+    """Return a case for each seed. `goal` judges the case; the instruction is the goal's text by default."""
     text = goal.text() if instruction is None else instruction
     return [Case(text, goal, seed) for seed in seeds]
 
@@ -43,14 +43,14 @@ def evaluate(
     def decide(worlds: Sequence[EvaluationWorld]) -> Sequence[Call]:
         return policy([(world.case.instruction, world.observation) for world in worlds])
 
-    return [done.episode for done in play(skill, decide, episodes, hz, parallel)]
+    return [done.episode for done in run_cases(skill, decide, episodes, hz, parallel)]
 
 
 class EvaluationWorld:
     """A world that runs one case after another.
 
-    For the current case, `observation` is the text of the latest observation, `history` has the executed calls as
-    texts, `tick` is the number of decisions, and `policy_data` is for any data that the policy stores.
+    In the current case, `observation` is the text of the latest observation, `history` the executed calls as texts, and
+    `tick` the number of decisions so far. The policy may store any data in `policy_data`.
     """
 
     def __init__(self, skill: Skill) -> None:
@@ -79,7 +79,7 @@ class EvaluationWorld:
         self.history.append(call.text())
 
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
-        """Run one tick with a call (None: no new call); return the finished episode, or None if it continues."""
+        """Run one tick with a call (None: no new call). Return the episode if it has finished, else None."""
         self.tick += 1
         self._accumulator.run(period_ns, self._simulation.step, None if call is None else partial(self._execute, call))
         episode = self._simulation.outcome()
@@ -91,29 +91,29 @@ class EvaluationWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedCase:
-    """The result of a case: its finished episode, and the data that the policy stored for it."""
+class CaseResult:
+    """The result of a case: its finished episode, and the data that the policy stored in the case's world."""
 
     case: Case
     episode: Episode
     policy_data: Mapping[str, Any]
 
 
-def play(
+def run_cases(
     skill: Skill,
     decide: Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]],
     episodes: Sequence[Case],
     hz: float = 16.0,
     parallel: int = 32,
     longest_s: float = LONGEST_S,
-) -> list[PlayedCase]:
+) -> list[CaseResult]:
     """Run an episode for each case, and return the results in the order of the cases.
 
-    `parallel` worlds run at the same time. At each tick `decide` returns a call for each running world, or None to keep
-    the active call. `parallel` does not affect the results. An episode fails if it does not end within `longest_s`.
+    `parallel` worlds run at the same time, which does not affect the results. In each tick, `decide` returns a call for
+    each running world, or None to keep its active call. An episode fails if it does not end within `longest_s`.
     """
     waiting = iter(enumerate(episodes))
-    played: dict[int, PlayedCase] = {}
+    played: dict[int, CaseResult] = {}
     period_ns = round(1e9 / hz)
     with ExitStack() as closing:  # close all worlds, even if one of them fails
         active: list[EvaluationWorld] = []
@@ -127,7 +127,7 @@ def play(
                 episode = world.advance(call, period_ns, longest_s)
                 if episode is None:
                     continue
-                played[world.index] = PlayedCase(world.case, episode, world.policy_data)
+                played[world.index] = CaseResult(world.case, episode, world.policy_data)
                 if (following := next(waiting, None)) is None:
                     active.remove(world)
                 else:
@@ -136,7 +136,7 @@ def play(
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return statistics of finished episodes: successes with their Wilson interval, mean return and duration, ends."""
+    """Return statistics: successes with their Wilson interval, mean return, mean duration, and how episodes ended."""
     successes = sum(bool(episode.success) for episode in episodes)
     low, high = wilson_interval(successes, len(episodes))
     count = max(len(episodes), 1)

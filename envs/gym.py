@@ -1,4 +1,4 @@
-"""Run a Gymnasium world by its id. Its actions become a tool with a list of values for each number, and its
+"""Run a Gymnasium world by its id. Its actions become a tool whose parameters have lists of allowed values, and its
 observations become text with numbers of a fixed precision."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.spaces import (
     action_levels,
     action_names,
-    action_of,
     are_integers,
-    flatten,
+    build_action,
+    flatten_observation,
     max_magnitudes,
     observation_names,
 )
@@ -38,14 +38,14 @@ from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
 MAX_UNBOUNDED = 9_999  # the largest number in an observation text for a value without bounds; larger ones are clamped
-MAX_BOUND = 10**9  # a declared bound above this counts as no bound (both limits in units of the precision)
+MAX_BOUND = 10**9  # a larger declared bound counts as no bound (both constants are in units of the precision)
 STEP_S = 0.05  # the physics step of a world that does not declare a frame rate, in seconds
-OPTIONS = ("levels", "precision", "success", "safe", "actions")  # others are arguments of `gymnasium.make`
-RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
+OPTIONS = ("levels", "precision", "success", "safe", "actions")  # other options are passed to `gymnasium.make`
+SUCCESS_RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-# By the start of the world's id: names of observations, names of actions, and the safe action.
+# For worlds whose id starts with the key: the names of observations, the names of actions, and the safe action.
 KNOWN_WORLDS: dict[str, tuple[str, str, str]] = {
     "CartPole-": ("x,v,angle,spin", "left,right", "left"),
     "MountainCar-": ("x,v", "left,none,right", "none"),
@@ -77,7 +77,7 @@ class GymOptions:
         world_id, _, query = name.removeprefix(PREFIX).partition("?")
         query_options = dict(parse_qsl(query, keep_blank_values=True))
         success = query_options.get("success")
-        if success is not None and success not in ("terminated", "truncated") and not RULE.fullmatch(success):
+        if success is not None and success not in ("terminated", "truncated") and not SUCCESS_RULE.fullmatch(success):
             raise _option_error(name, "success", success, "return>=475, steps>=500, terminated or truncated")
         return cls(
             world_id,
@@ -90,8 +90,8 @@ class GymOptions:
         )
 
     @property
-    def known(self) -> tuple[tuple[str, ...], ...]:
-        """Return names for this id from KNOWN_WORLDS: of observations, of discrete actions, and the safe action."""
+    def known_names(self) -> tuple[tuple[str, ...], ...]:
+        """Return this id's entry in KNOWN_WORLDS: names of observations, names of actions, name of the safe action."""
         bare = self.id.rpartition(":")[2]
         texts = next((texts for start, texts in KNOWN_WORLDS.items() if bare.startswith(start)), ("", "", ""))
         return tuple(tuple(filter(None, text.split(","))) for text in texts)
@@ -126,7 +126,7 @@ def _option_error(name: str, key: str, value: str, hint: str) -> UserError:
 
 
 def load(name: str) -> None:
-    """Import the module that registers the world if `name` is `gym:MODULE:ID`. Raises UserError if that fails."""
+    """If `name` is `gym:MODULE:ID`, import the module, which registers the world. Raises UserError if this fails."""
     module, colon, _ = GymOptions.parse(name).id.rpartition(":")
     try:
         if colon:
@@ -136,7 +136,7 @@ def load(name: str) -> None:
 
 
 def _has_pictures(world_id: str) -> bool:
-    with suppress(Exception):  # `gymnasium.make` reports what is wrong
+    with suppress(Exception):  # `gymnasium.make` reports the same errors
         creator = registration.load_env_creator(str(gymnasium.spec(world_id).entry_point))
         return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
     return False
@@ -151,16 +151,16 @@ def _cannot_make(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The tool `act` of a world. `parameters` maps each parameter's name to its values, and each value to a number of
-    the action. `safe_arguments` are the arguments of the safe call."""
+    """The tool `act` of a world. `parameters` maps each parameter's name to a dict from each allowed value to a number
+    of the Gymnasium action. `safe_arguments` are the arguments of the safe call."""
 
     parameters: dict[str, dict[Any, Any]]
     safe_arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
+    def from_space(cls, name: str, options: GymOptions, space: Any) -> ActTool:
         """Return the tool for an action space. Raises UserError if the space or the names of actions are not valid."""
-        levels, (_, known, safe) = action_levels(name, space, options.levels), options.known
+        levels, (_, known, safe) = action_levels(name, space, options.levels), options.known_names
         if isinstance(space, spaces.Discrete):
             numbers = levels[0]
             names = _names_or_defaults(name, "actions", options.actions or known, numbers)
@@ -181,21 +181,21 @@ class ActTool:
 
 
 def _value_named(values: Mapping[Any, Any], text: str) -> Any:
-    """Return the allowed value that equals the number in a text, or None."""
+    """Return the allowed value that is equal to the number in `text`, or None if there is no such value."""
     with suppress(ValueError):
         return next((value for value in values if value == float(text)), None)
     return None
 
 
 def _names_or_defaults(name: str, key: str, names: tuple[str, ...], defaults: list[Any]) -> list[Any]:
-    """Return `names`, or `defaults` if `names` is empty. Raises UserError if they differ in length."""
+    """Return `names`, or `defaults` if `names` is empty. Raises UserError if the two lists differ in length."""
     if names and len(names) != len(defaults):
         raise _option_error(name, key, ",".join(names), f"{len(defaults)} names")
     return list(names or defaults)
 
 
 def _safe_action(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
-    """Return the action for the safe call: the one called `safe`, or the one nearest to 0 if `safe` is empty."""
+    """Return the safe action: the one named `safe`, or the one whose number is nearest to 0 if `safe` is empty."""
     if not safe:
         return names[numbers.index(min(numbers, key=abs))]
     chosen = next((choice for choice in names if str(choice) == safe), None)
@@ -206,7 +206,7 @@ def _safe_action(name: str, names: list[Any], numbers: list[Any], safe: str) -> 
 
 @dataclass(slots=True)
 class GymEpisode:
-    """The state of the current episode: `end` is why it ended, and `error` is set if the world returned bad results."""
+    """The state of the current episode. `end` is the reason why it ended; `error` is set after an invalid result."""
 
     seed: int
     observation: Any
@@ -219,12 +219,12 @@ class GymEpisode:
 class GymWorld:
     """A Gymnasium world as a `Simulation`. Every step repeats the latest action; episodes start with the safe action.
 
-    The constructor raises UserError if the world cannot be created or its spaces are not supported, and closes the
-    world. Later methods raise UserError, with class and line, if the world's results do not fit its spaces.
+    The constructor raises UserError if the world cannot be created or its spaces are not supported, after it has closed
+    the world. Other methods raise UserError, with class and line, if the world's results do not fit its spaces.
     """
 
     def __init__(self, name: str, pictures: bool = False) -> None:
-        """Create the world; with `pictures`, in the render mode `rgb_array` if it has this mode."""
+        """Create the world; if `pictures` is True and the world has the render mode `rgb_array`, use this mode."""
         self.options, self.name = GymOptions.parse(name), name
         mode = {"render_mode": "rgb_array"} if pictures and _has_pictures(self.options.id) else {}
         try:
@@ -235,8 +235,8 @@ class GymWorld:
             fps = (self.env.metadata or {}).get("render_fps")
             self.step_s = 1.0 / float(fps) if fps else STEP_S
             defaults = observation_names(name, self.env.observation_space)
-            self.names = _names_or_defaults(name, "sees", self.options.known[0], defaults)
-            self.tool = ActTool.of(name, self.options, self.env.action_space)
+            self.names = _names_or_defaults(name, "sees", self.options.known_names[0], defaults)
+            self.tool = ActTool.from_space(name, self.options, self.env.action_space)
         except BaseException:
             with suppress(Exception):  # report the first error, not one of close()
                 close_world(self.env)
@@ -286,7 +286,7 @@ class GymWorld:
     def _notices(self) -> list[str]:
         """Return warnings for a world that is not in KNOWN_WORLDS: a guessed safe call, and values without bounds."""
         options, notices = self.options, list[str]()
-        if any(options.known):
+        if any(options.known_names):
             return notices
         if options.safe is None:
             call = Call("act", self.tool.safe_arguments).text()
@@ -300,9 +300,9 @@ class GymWorld:
         return notices
 
     def act(self, /, **chosen: Any) -> None:
-        """Set the action that the following steps repeat."""
+        """Set the action for all following steps."""
         numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
-        self._action = action_of(self.env.action_space, numbers)
+        self._action = build_action(self.env.action_space, numbers)
 
     def picture(self) -> Any:
         """Return the picture (uint8 [height, width, 3]), or None if the render mode is not `rgb_array`."""
@@ -318,23 +318,23 @@ class GymWorld:
 
     def step(self) -> None:
         episode = self._episode
-        if episode.end is not None:  # the episode has ended within this tick, which has more steps
+        if episode.end is not None:  # the episode ended at an earlier step of this tick
             return
-        result = self.env.step(deepcopy(self._action))  # a copy, since the world may change the action
+        result = self.env.step(deepcopy(self._action))  # copy the action, because the world may modify it
         episode.steps += 1
         try:
             episode.observation, reward, terminated, truncated, _ = result
             episode.ret += _finite_number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             episode.end = next((end for end, over in ends.items() if _finite_number(over)), None)
-        except (TypeError, ValueError, OverflowError) as error:  # do not raise here: the world has made its step
+        except (TypeError, ValueError, OverflowError) as error:  # `outcome` raises it, because the step has been made
             hint = "Return (observation, reward, terminated, truncated, info)."
             episode.error = self._world_error(f"returned an invalid result ({error})", hint)
 
     def observe(self) -> dict[str, int | float | str]:
         space = self.env.observation_space
         try:
-            return dict(zip(self.names, flatten(space, self._episode.observation), strict=True))
+            return dict(zip(self.names, flatten_observation(space, self._episode.observation), strict=True))
         except (LookupError, TypeError, ValueError) as error:
             problem = f"returned an observation that does not fit its space ({error})"
             raise self._world_error(problem, f"Return a value of {space}.") from None
@@ -361,7 +361,7 @@ class GymWorld:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)
         if rule is None:
             return None if threshold is None else self._episode.ret >= threshold
-        if (match := RULE.fullmatch(rule)) is None:
+        if (match := SUCCESS_RULE.fullmatch(rule)) is None:
             return self._episode.end == rule
         value = self._episode.ret if match[1] == "return" else self._episode.steps
         return COMPARE[match[2]](value, float(match[3]))

@@ -14,22 +14,22 @@ GoalT = TypeVar("GoalT", bound="Task")
 
 
 class Task(Protocol):
-    """A goal, whose `text()` is the canonical instruction."""
+    """A goal of an episode. `text()` returns its canonical instruction."""
 
     def text(self) -> str: ...
 
 
-class Judged(Simulation, Protocol):
+class JudgedSimulation(Simulation, Protocol):
     """A simulation whose episodes can be judged by a goal that differs from the controller's instruction."""
 
     def judge_by(self, goal: Any) -> None: ...
 
 
 class Judge(ABC, Generic[GoalT]):
-    """Decides, physics step by physics step, when an episode ends and whether it succeeded.
+    """Decides after each physics step whether an episode has ended and whether it succeeded.
 
-    Counts restart at `reset` and when the goal changes. `end` is the reason why the episode ended, or None while it
-    runs. If `goal` is None, the episode ends without a verdict.
+    `reset` and a change of the goal set all counts to zero. `end` is the reason why the episode ended, or None while
+    the episode runs. If `goal` is None, the episode is neither a success nor a failure.
     """
 
     steps_a_second: int
@@ -37,14 +37,14 @@ class Judge(ABC, Generic[GoalT]):
     end: str | None = None
 
     def reset(self, goal: GoalT | None) -> None:
-        """Start an episode, or a new goal: set all counts to zero."""
+        """Set the goal and set all counts to zero, at the start of an episode or when the goal changes."""
         self.goal, self.end = goal, None
         self._steps = self._measured_count = 0
         self._distance_sum = 0.0
         self._succeeded = False
 
-    def change(self, goal: GoalT | None) -> None:
-        """Replace the goal during an episode, and restart the counts if the goal differs."""
+    def change_goal(self, goal: GoalT | None) -> None:
+        """Replace the goal during an episode, and set all counts to zero if the new goal is different."""
         if self.end is None and goal != self.goal:
             self.reset(goal)
 
@@ -60,24 +60,24 @@ class Judge(ABC, Generic[GoalT]):
 
     @property
     def mean_distance(self) -> float:
-        """Return the mean of the distances passed to `measure`, or infinity if there are none."""
+        """Return the mean of the distances passed to `add_distance`, or infinity if there are none."""
         return self._distance_sum / self._measured_count if self._measured_count else math.inf
 
-    def measure(self, distance: float) -> None:
-        """Add a distance from the goal to the mean."""
+    def add_distance(self, distance: float) -> None:
+        """Include a measured distance from the goal in `mean_distance`."""
         self._distance_sum += distance
         self._measured_count += 1
 
     def detail(self) -> dict[str, Any]:
-        """Return details for the record of the episode: the goal, the reason for the end, and measured values."""
+        """Return details of the episode for the record: the goal, why the episode ended, and measured values."""
         return {"goal": None if self.goal is None else self.goal.text(), "end": self.end}
 
 
 class GoalWorld(ABC, Generic[GoalT]):
-    """Base class of bundled worlds: a `Simulation` with instructions, whose `judge` ends the episodes.
+    """Base class of bundled worlds: a `Simulation` that takes instructions, and whose `judge` ends the episodes.
 
-    `parse` returns the goal of an instruction (or None); it is not used if the argument `goal` fixes the goal. Raises
-    UserError with `hint` if `goal` is a text without a goal.
+    `parse` returns the goal of an instruction, or None. If `goal` is set, it is the goal of all episodes, and `parse`
+    is not used for instructions. Raises UserError with `hint` if `goal` is a text in which `parse` recognises no goal.
     """
 
     step_s: float
@@ -96,15 +96,15 @@ class GoalWorld(ABC, Generic[GoalT]):
         judge.reset(goal)
 
     def judge_by(self, goal: GoalT | None) -> None:
-        """Judge by `goal` from now on and ignore instructions; None: judge by the goals of instructions again."""
+        """Judge episodes by `goal` and ignore instructions, or use the goals of instructions again if it is None."""
         self._fixed_goal = self.goal = goal
-        self.judge.change(goal)
+        self.judge.change_goal(goal)
 
     def instruct(self, text: str) -> None:
-        """Judge by the goal of the instruction `text` from now on; without a goal, do not judge."""
+        """Judge episodes by the goal of the instruction `text`; do not judge them if it has no goal."""
         if self._fixed_goal is None:
             self.goal = self._parse_goal(text)
-            self.judge.change(self.goal)
+            self.judge.change_goal(self.goal)
 
     def reset(self, seed: int) -> None:
         """Start an episode; its random numbers depend only on `seed`. Raises UserError for a negative seed."""

@@ -14,17 +14,17 @@ from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 
-# The maximum number of late steps that are made later; further late steps are skipped.
-MAX_LATE_STEPS = 3
+# The maximum number of overdue steps that are still made; older overdue steps are skipped.
+MAX_OVERDUE_STEPS = 3
 
 
 Phase = Literal["new", "between", "playing", "finished"]
 
 
 @dataclass(slots=True)
-class Pace:
-    """The schedule of steps under the wall clock. `steps` and `skipped` count the steps that were made and skipped,
-    `max_late_ms` is the largest delay of a step, and the next step is due at `due_ns` (CLOCK_MONOTONIC)."""
+class StepSchedule:
+    """The schedule of steps with the wall clock. `steps` is the number of steps made, `skipped` of steps skipped,
+    `max_late_ms` the largest delay of a step, and `due_ns` the time of the next step (CLOCK_MONOTONIC)."""
 
     steps: int = 0
     skipped: int = 0
@@ -36,7 +36,7 @@ class Pace:
         late_ns = time.monotonic_ns() - self.due_ns
         if late_ns < 0:
             return False
-        skip = max(0, late_ns // step_ns - MAX_LATE_STEPS)
+        skip = max(0, late_ns // step_ns - MAX_OVERDUE_STEPS)
         self.max_late_ms = max(self.max_late_ms, late_ns / 1e6)
         self.skipped += skip
         self.steps += 1
@@ -45,9 +45,9 @@ class Pace:
 
 
 @dataclass(slots=True)
-class EpisodeRun:
-    """The episodes of a run: the finished ones (`done`), the `seeds` of the next ones, and `epoch`, the number of
-    started episodes. If `concluded` is True, no further episode starts."""
+class EpisodeProgress:
+    """The episodes of a run. `done` is the list of finished episodes, `seeds` yields the seeds of the next episodes,
+    and `epoch` is the number of started episodes. If `concluded` is True, no further episode starts."""
 
     done: list[Episode] = field(default_factory=list)
     seeds: Iterator[int] = field(default_factory=count)
@@ -58,23 +58,23 @@ class EpisodeRun:
 class PacedEnvironment:
     """An `Environment` that runs a `Simulation` on a single thread.
 
-    With the wall clock, the thread makes a step every `step_s` seconds on a fixed grid. In lockstep, `advance` makes
-    the steps. When an episode ends, one with the next seed starts at once, until `episodes` are finished, there are no
-    more seeds, or `conclude` was called. If the simulation raises an exception (even SystemExit), the next `latest`
-    raises a WorldError, but calls can still be executed.
+    With the wall clock, the thread makes a step every `step_s` seconds on a fixed time grid. In lockstep, `advance`
+    makes the steps. When an episode ends, the next one starts immediately, until `episodes` are finished, there are no
+    more seeds, or `conclude` was called. If the simulation raises an exception (even SystemExit), the next call of
+    `latest` raises a WorldError, but calls can still be executed.
 
-    A safe call counts as active once a step has used it (`has_stepped`). This step is made when it is due; after
-    `conclude`, it is made at once.
+    A safe call counts as active after the next step (`has_stepped`), which is made when it is due, or immediately after
+    `conclude`.
     """
 
     def __init__(self, name: str, simulation: Simulation, thread: WorldThread | None = None) -> None:
         self.name = name
-        self.pace = Pace()
+        self.pace = StepSchedule()
         self.thread = thread or WorldThread(name, simulation)
-        self.not_after_ns: int | None = None  # the latest time for the call that is being executed
+        self.not_after_ns: int | None = None  # the deadline of the call that is being executed
         self._simulation = simulation
         self._accumulator = StepAccumulator(simulation.step_s)
-        self._episode_run = EpisodeRun()
+        self._episode_progress = EpisodeProgress()
         self._phase: Phase = "new"
         self._clock: ClockKind = "wall"
         self._stepped_ns = 0  # when the last step started
@@ -82,9 +82,9 @@ class PacedEnvironment:
         self._error: BaseException | None = None
 
     @classmethod
-    def of(cls, name: str, make: Callable[[], Simulation]) -> PacedEnvironment:
-        """Return an environment for the simulation that `make` creates on the environment's thread. Raises what `make`
-        raises."""
+    def from_factory(cls, name: str, make: Callable[[], Simulation]) -> PacedEnvironment:
+        """Call `make` on a new world thread, and return an environment for the simulation that it creates. Errors of
+        `make` are raised."""
         thread = WorldThread(name)
         try:
             return cls(name, thread.create_world(make), thread)
@@ -102,15 +102,14 @@ class PacedEnvironment:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Return the finished episodes."""
-        return list(self._episode_run.done)
+        return list(self._episode_progress.done)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        """Reset to the first seed and, with the wall clock, start to step. Raises RuntimeError if already started."""
+        """Reset to the first seed; with the wall clock, start the steps. Raises RuntimeError if already started."""
         if self._phase != "new":
             raise RuntimeError(f"The environment {self.name} has already been started.")
         self._phase, self._clock = "between", clock
-        self._episode_run.seeds = islice(count(seeds) if isinstance(seeds, int) else seeds, episodes)
+        self._episode_progress.seeds = islice(count(seeds) if isinstance(seeds, int) else seeds, episodes)
         self.thread.run(self._start_first_episode)
         self.latest()
 
@@ -140,7 +139,7 @@ class PacedEnvironment:
         return self.thread.run(lambda: self._has_stepped(since_ns))
 
     def _execute_now(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
-        if self._phase != "playing" or epoch not in (None, self._episode_run.epoch):
+        if self._phase != "playing" or epoch not in (None, self._episode_progress.epoch):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
@@ -155,14 +154,14 @@ class PacedEnvironment:
             return True
         if self._phase != "playing":
             return None
-        if self._episode_run.concluded:
+        if self._episode_progress.concluded:
             try:
                 self._step()
             except BaseException as error:
                 self._error = self._error or error
                 raise
-            self._record_errors(self._observe_unless_ended)  # do not raise these errors: the call did not cause them
-        return self._episode_run.concluded
+            self._record_errors(self._observe_unless_ended)  # not raised here, because the call did not cause them
+        return self._episode_progress.concluded
 
     def advance(self, dt_ns: int) -> None:
         """In lockstep, run `dt_ns` of simulated time in whole physics steps, keep the remainder, and observe once.
@@ -175,19 +174,19 @@ class PacedEnvironment:
             self.latest()
 
     def picture(self) -> Any:
-        """Return the picture that the simulation makes of itself, on the world's thread; None if it makes none."""
+        """Call the simulation's `picture` on the world's thread; return None if it has no such method."""
         paint = getattr(self._simulation, "picture", None)
         return None if paint is None else self.thread.run(paint)
 
     def instruct(self, text: str) -> None:
-        """Pass the controller's instruction to the simulation, before the start or during an episode."""
+        """Pass the agent's instruction to the simulation; allowed before the start and during an episode."""
         self.thread.run(lambda: self._simulation.instruct(text))
 
     def conclude(self) -> None:
-        self._episode_run.concluded = True
+        self._episode_progress.concluded = True
 
     def close(self) -> None:
-        """Stop and close the world; later calls do nothing. Never raises: `thread.close_error` has the error text."""
+        """Stop and close the world; later calls do nothing. Never raises; `thread.close_error` is the error text."""
         self.thread.close()
 
     # -- on the world's thread ----------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ class PacedEnvironment:
         try:
             for act in acts:
                 act()
-        except BaseException as error:  # also SystemExit: a world must not end the controller's process
+        except BaseException as error:  # even SystemExit, since a world must not end the controller's process
             self._error = self._error or error
 
     def _start_first_episode(self) -> None:
@@ -236,23 +235,23 @@ class PacedEnvironment:
         episode = self._simulation.outcome()
         if episode is None:
             return False
-        self._episode_run.done.append(episode)
+        self._episode_progress.done.append(episode)
         self._next_episode()
         return True
 
     def _next_episode(self) -> None:
         self._phase = "between"
-        if self._episode_run.concluded or (seed := next(self._episode_run.seeds, None)) is None:
+        if self._episode_progress.concluded or (seed := next(self._episode_progress.seeds, None)) is None:
             # Observe once more, so that the final state can be read.
             self._observe()
             self._phase = "finished"
             return
         run_to_completion(self._simulation.reset, seed)
         self._accumulator.reset()
-        self._episode_run.epoch += 1
+        self._episode_progress.epoch += 1
         self._phase = "playing"
         self._observe()
 
     def _observe(self) -> None:
         seq = 1 if self._latest is None else self._latest.seq + 1
-        self._latest = Observation(seq, self._episode_run.epoch, time.monotonic_ns(), self._simulation.observe())
+        self._latest = Observation(seq, self._episode_progress.epoch, time.monotonic_ns(), self._simulation.observe())

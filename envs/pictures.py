@@ -11,14 +11,14 @@ import numpy as np
 
 # A function that draws an observation: (seed of the episode, observation) -> uint8 [height, width, 3].
 Painter = Callable[[int, Mapping[str, Any]], np.ndarray]
-FILES = (b"\x89PNG", b"\xff\xd8")  # how PNG and JPEG files start
-MOST_PIXELS = 640  # maximum width and height of a picture of a user's world
+FILE_SIGNATURES = (b"\x89PNG", b"\xff\xd8")  # the first bytes of PNG and JPEG files
+MAX_PIXELS = 640  # maximum width and height of a picture of a user's world
 SCALE = 6  # pixels per unit of the paddle's court
 COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (255, 127, 82)
 
 
-def painter(name: str) -> Painter | None:
-    """Return a function that draws observations of the world called `name`, or None if that is not supported."""
+def find_painter(name: str) -> Painter | None:
+    """Return a function that draws observations of the world `name`, or None if there is no such function."""
     return {"lander": _lander_painter, "paddle": lambda: _paint_court}.get(name, lambda: None)()
 
 
@@ -56,14 +56,14 @@ def _paint_court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
     return court
 
 
-def picture_file(picture: Any) -> bytes:
-    """Return the file of a picture that a world has made: an array (uint8, [height, width] or [height, width, 3 or 4]),
-    an image of Pillow, or the bytes of a PNG or JPEG file. Raises ValueError for anything else.
+def encode_picture(picture: Any) -> bytes:
+    """Convert a world's picture to the bytes of an image file. The picture is an array (uint8, [height, width] or
+    [height, width, 3 or 4]), a Pillow image, or the bytes of a PNG or JPEG file; other values raise ValueError.
 
-    Arrays with more than MOST_PIXELS on a side are made smaller.
+    An array with more than MAX_PIXELS on a side is scaled down.
     """
     if isinstance(picture, bytes):
-        if picture.startswith(FILES):
+        if picture.startswith(FILE_SIGNATURES):
             return picture
         raise ValueError("it returned bytes that are not a PNG or JPEG file")
     array = np.asarray(picture)
@@ -72,11 +72,11 @@ def picture_file(picture: Any) -> bytes:
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (3, 4) or not array.size:
         shape = f"shape {array.shape}, type {array.dtype}"
         raise ValueError(f"it returned {type(picture).__name__} ({shape}), not uint8 [height, width, 3]")
-    every = -(-max(array.shape[:2]) // MOST_PIXELS)
-    return png(array[::every, ::every, :3])
+    every = -(-max(array.shape[:2]) // MAX_PIXELS)
+    return encode_png(array[::every, ::every, :3])
 
 
-def png(picture: np.ndarray) -> bytes:
+def encode_png(picture: np.ndarray) -> bytes:
     """Return the PNG file of a picture (uint8 [height, width, 3])."""
     height, width, _ = picture.shape
     rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row starts with the filter byte 0, no filter

@@ -17,8 +17,8 @@ from rtcontrol.models.errors import UserError
 @dataclass(frozen=True, slots=True)
 class BundledWorld:
     """A world that is part of rtcontrol, in the folders `envs/NAME` and `agents/NAME`. `agent` is the name of its
-    default agent, which has a bundled model. `needs` is (extra packages, install command), for the error if an import
-    fails.
+    default agent, which has a bundled model. `needs` is a pair (extra packages, install command), for the message
+    when an import fails.
 
     Attributes of its modules are imported on first use: `SKILL` of envs/NAME/skill.py, `PLAN` of
     envs/NAME/curriculum.py, `agent` of agents/NAME/tools.py and `PHRASINGS` of agents/NAME/goals.py.
@@ -41,10 +41,10 @@ class BundledWorld:
                 raise
             problem = f"The world {self.name} needs {needed}, which cannot be imported ({error})."
             raise UserError(problem, f"Install it with `{install}`.") from error
-        return PacedEnvironment.of(self.name, lambda: simulation(goal))
+        return PacedEnvironment.from_factory(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
-        """Return the interface of this world for training and evaluation: such as its goals and scripted expert."""
+        """Return the interface of this world for training and evaluation, with its goals and scripted expert."""
         return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:
@@ -52,7 +52,6 @@ class BundledWorld:
         return cast("TrainingPlan", self._part("envs", "curriculum").PLAN)
 
     def controller(self) -> Agent:
-        """Return the default agent of this world."""
         return cast("Agent", self._part("agents", "tools").agent)
 
     def phrasings(self) -> Phrasings[Any, Any]:

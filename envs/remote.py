@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_core import ClientEpisodes, MessageCounts, ReceivedObservations, RemoteTerms, SentCalls
+from rtcontrol.envs.remote_core import EpisodeTracker, MessageCounts, ReceivedObservations, RemoteTerms, SentCalls
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-OLDEST_NS = 60_000_000_000  # the largest age of a picture; an older time stamp is replaced by this age
-MAX_WAITING = 10  # pictures that wait for the recorder, which reads them every half second
-WAIT_S = 0.05  # duration of one wait for the client, after which the loop checks whether to stop
+MAX_PICTURE_AGE_NS = 60_000_000_000  # the largest age of a picture; an older time stamp is replaced by this age
+MAX_WAITING = 10  # maximum number of pictures in the recorder's queue, which the recorder empties every half second
+WAIT_S = 0.05  # maximum duration of a wait for the client; the loop then checks whether it must stop
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePicture:
-    """A received picture file, and when the client took it, converted to this machine's CLOCK_MONOTONIC."""
+    """A received picture file. `t_ns` is when the client took the picture, in this machine's CLOCK_MONOTONIC."""
 
     format: str
     data: bytes
@@ -32,18 +32,18 @@ class RemotePicture:
 
 class RemotePictures:
     """The pictures of one session, which are accepted between `start` and `close`. The transport's thread calls
-    `receive`; any thread may read `newest`. `counts` has the numbers of `taken` and `dropped` pictures. `recorded` is a
-    queue for the recorder, with at most `hz` pictures per second."""
+    `receive`; any thread may read `newest`. `counts` has the numbers of accepted (`taken`) and `dropped` pictures.
+    `recorded` is the recorder's queue, which gets at most `hz` pictures per second."""
 
     def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
         self.recorded: deque[RemotePicture] = deque(maxlen=MAX_WAITING)
         self._period_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
         self._counts, self._lock, self._is_open = counts, threading.Lock(), False
-        self._clock_offset_ns: int | None = None  # our clock minus the client's clock, plus the one-way latency
+        self._clock_offset_ns: int | None = None  # server's clock minus client's clock, plus the one-way latency
         self._allowance, self._allowance_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
-    def observed(self, t_ns: int, now_ns: int) -> None:
+    def update_clock_offset(self, t_ns: int, now_ns: int) -> None:
         """Update the clock offset from an observation that the client stamped `t_ns` and that arrived at `now_ns`."""
         self._clock_offset_ns = now_ns - t_ns
 
@@ -66,7 +66,7 @@ class RemotePictures:
     def _store(self, message: Picture, now_ns: int) -> None:
         taken_ns = now_ns if self._clock_offset_ns is None else message.t_ns + self._clock_offset_ns
         image = message.image
-        self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
+        self.newest = RemotePicture(image.format, image.data, max(now_ns - MAX_PICTURE_AGE_NS, min(now_ns, taken_ns)))
         if self._period_ns and now_ns >= self._due_ns:
             late = now_ns - self._due_ns > self._period_ns
             self._due_ns = (now_ns if late else self._due_ns) + self._period_ns
@@ -78,26 +78,25 @@ class RemotePictures:
         return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
 
     def start(self) -> None:
-        """Accept pictures for a new loop."""
+        """Accept pictures from now on, for a new control loop."""
         with self._lock:
             self.recorded.clear()  # drop pictures of the previous loop
             self._is_open = True
 
     def close(self) -> None:
-        """Accept no more pictures."""
         with self._lock:
             self._is_open = False
             self.newest = self._clock_offset_ns = None
 
 
 class RemoteEnvironment:
-    """An environment (`Environment`, `Emitting`, `Acknowledging`) for one session of a client.
+    """An environment (`Environment`, `EmittingEnvironment`, `AcknowledgingEnvironment`) for one session of a client.
 
     The transport's thread calls `observe`, `executed` and `reset` with the client's messages; they raise WireError if a
     message is not valid. The loop calls the other methods. `send` sends a message to the client without blocking.
-    `started` is called when the loop starts to wait for observations, and `failed` when a tick has failed with an error
-    that the client should know; its second argument is the client's number of the observation. If a session is
-    resumed, a new loop uses the same environment.
+    `started()` is called when the loop starts to wait for observations. `failed(emission, seq)` is called after a tick
+    with an error that the client should know; `seq` is the client's number of the observation. If a session is resumed,
+    a new loop uses the same environment.
     """
 
     name = "remote"
@@ -112,7 +111,7 @@ class RemoteEnvironment:
         self.terms, self.traffic = terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = ReceivedObservations(terms), SentCalls(terms)
-        self._episodes = ClientEpisodes()
+        self._episodes = EpisodeTracker()
         self._instruction = self._sent_instruction = ""  # the loop's instruction, and the last one sent to the client
         self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # protects arrivals and calls
@@ -141,17 +140,17 @@ class RemoteEnvironment:
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Receive an observation and stamp it with its time of arrival; the client itself checks whether a call's
-        observation is too old. Raises WireError (sequence, epoch, rate, invalid)."""
+        """Store an observation with its time of arrival; the client checks whether the observation of a call is too
+        old. Raises WireError (sequence, epoch, rate, invalid)."""
         now_ns = time.monotonic_ns()
         with self._changed:
             self.arrivals.add(message, self.epoch, now_ns)
             self._changed.notify_all()
         self.traffic.observations += 1
-        self.pictures.observed(message.t_ns, now_ns)
+        self.pictures.update_clock_offset(message.t_ns, now_ns)
 
     def executed(self, message: Executed) -> None:
-        """Receive the client's report that it executed a call. Raises WireError (state, sequence, epoch)."""
+        """Store the client's report that it executed a call. Raises WireError (state, sequence, epoch)."""
         with self._changed:
             self.calls.acknowledge(message, self.epoch, self.traffic, time.monotonic_ns())
 
@@ -172,7 +171,7 @@ class RemoteEnvironment:
         self._episodes.start(episodes)
         self._started()
 
-    def await_first(self) -> None:
+    def wait_for_first_observation(self) -> None:
         """Wait for the first observation, at most WAIT_S."""
         with self._changed:
             if self.arrivals.latest() is None:
@@ -183,7 +182,7 @@ class RemoteEnvironment:
             return self.arrivals.latest()
 
     def arrival(self, timeout_ns: int) -> int | None:
-        """In a client-paced session, wait for the next observation; return when it arrived (CLOCK_MONOTONIC), or None
+        """Wait for the next observation of a client-paced session. Return when it arrived (CLOCK_MONOTONIC), or None
         after `timeout_ns`."""
         with self._changed:
             arrived_ns = self.arrivals.arrival()
@@ -203,7 +202,7 @@ class RemoteEnvironment:
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 
     def emit(self, emission: Emission) -> None:
-        observation, status = self.arrivals.by_loop_seq(emission.seq), emission.status
+        observation, status = self.arrivals.find_by_loop_seq(emission.seq), emission.status
         with self._changed:
             message = self.calls.message(emission, observation, self.epoch, time.monotonic_ns())
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
@@ -212,25 +211,25 @@ class RemoteEnvironment:
             self._failed(emission, None if observation is None else observation.seq)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick, or if the client paces."""
+        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick or if it is client-paced."""
         return self.calls.next_release_ns(period_ns, now_ns)
 
-    def acknowledged(self) -> Sequence[Call] | None:
+    def pop_acknowledged_calls(self) -> Sequence[Call] | None:
         with self._changed:
             return self.calls.pop_executed() if self.terms.acknowledges else None
 
     def advance(self, dt_ns: int) -> None:
-        """Do nothing: the client steps its world."""
+        """Do nothing, because the client steps its world itself."""
 
     def conclude(self) -> None:
-        """Do nothing: the client starts its episodes."""
+        """Do nothing, because the client starts its episodes itself."""
 
     def instruct(self, text: str) -> None:
-        """Store an instruction; the welcome message or `send_instruction` informs the client of it."""
+        """Store an instruction; the welcome message or `send_instruction` sends it to the client."""
         self._instruction = text
 
     def send_instruction(self, text: str) -> None:
-        """Inform the client that an instruction is active; called after the first decision with this instruction."""
+        """Send a newly active instruction to the client; called after the first decision with this instruction."""
         if text != self._sent_instruction:
             self._sent_instruction = text
             self._send(Instruct(session=self.terms.session, instruction=text))
@@ -244,4 +243,4 @@ class RemoteEnvironment:
 
 
 def _client_function(**arguments: Any) -> None:
-    """Do nothing, in place of a function that only the client can execute."""
+    """Do nothing; a placeholder for a tool's function, which only the client can execute."""

@@ -1,6 +1,7 @@
 """Validate the messages of a remote client, and create the call messages to the client, without clock or threads.
 
-Tick numbers on the wire continue from loop to loop of a session. Observations keep the client's numbers on the wire.
+A resumed session has a new control loop, but its tick numbers on the wire continue. Messages use the client's numbers
+of observations.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
-# The number of newest calls (to be acknowledged), observations (to be answered) and finished episodes that are kept.
+# The maximum number of sent calls, received observations and finished episodes that are kept (of each, the newest).
 MAX_KEPT = 1024
-MAX_WAITING_BYTES = 4 << 20  # memory of the observations that wait for a call; one more may exceed it
+MAX_WAITING_BYTES = 4 << 20  # if the observations that wait for a call take this much memory, no more are accepted
 
 
 class RemoteData(dict[str, Any]):
@@ -39,10 +40,11 @@ class RemoteData(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """The negotiated settings of a session. `ttl_ms` is the time-to-live of calls (0: no limit), `acknowledges` whether
-    the client reports executed calls, `queue` the maximum number of observations that wait for a call (client-paced
-    sessions only), `reads_arrays` whether the agent's `observe` may use arrays, `deadline_ns` the time from a tick's
-    release (scheduled start) to its deadline, `pictures_hz` the maximum number of pictures recorded per second."""
+    """The negotiated settings of a session. In a client-paced session (`paced_by_client`), each observation starts a
+    tick, and at most `queue` observations wait for a call. `ttl_ms` is the time-to-live of calls (0: no limit),
+    `acknowledges` whether the client reports executed calls, `reads_arrays` whether the agent's `observe` may use
+    arrays, `deadline_ns` the time from a tick's scheduled start to its deadline, `pictures_hz` the pictures recorded
+    per second."""
 
     session: str
     tools: tuple[str, ...]
@@ -57,7 +59,7 @@ class RemoteTerms:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """The numbers of messages in a session by type and outcome, for the report."""
+    """How many messages of each type and outcome a session had, for the report."""
 
     observations: int = 0
     calls: dict[str, int] = field(default_factory=dict)
@@ -71,16 +73,16 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation's number (`seq`) and capture time (`t_ns`) by its client, and when it arrived. It is kept longer
-    than the observation's data, which may be large."""
+    """The client's number (`seq`) and capture time (`t_ns`) of an observation, and its time of arrival. These are kept
+    longer than the observation's data, which may be large."""
 
     seq: int
     t_ns: int
     arrived_ns: int
 
 
-def memory_of(*values: Any) -> int:
-    """Return roughly how many bytes of memory decoded values and messages take."""
+def memory_bytes(*values: Any) -> int:
+    """Return the approximate memory in bytes of decoded values and messages."""
     total, stack = 0, [*values]
     while stack:
         value = stack.pop()
@@ -97,9 +99,9 @@ def memory_of(*values: Any) -> int:
     return total
 
 
-def data_of(message: Observe, terms: RemoteTerms) -> RemoteData:
-    """Return the data of an observe message for the agent. Raises WireError (invalid) if the message has only arrays
-    and the agent cannot read arrays, or if the name of an array is used twice."""
+def decode_data(message: Observe, terms: RemoteTerms) -> RemoteData:
+    """Return the agent's input from an observe message. Raises WireError (invalid) if the message has only arrays and
+    the agent cannot read arrays, or if an array has the name of another array or value."""
     data = RemoteData.of(message.data, message.text)
     if not message.arrays:
         return data
@@ -122,16 +124,16 @@ def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError
 
 
 class ReceivedObservations:
-    """The received observations of a client: the latest one, or (if the client paces) a queue of all observations that
-    wait for a call."""
+    """The received observations of a client: the latest one, or in a client-paced session a queue of all observations
+    that wait for a call."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
-        self._client_seq = -1  # the client's number of the last observation
-        self._count = 0  # the loop's number of that observation
-        # If the client paces, the observation that is being answered.
+        self._client_seq = -1  # the client's number of the last received observation
+        self._count = 0  # the loop's number of the last received observation
+        # The latest observation; in a client-paced session, the one whose call is being decided.
         self._newest: tuple[Observation, RemoteObservation] | None = None
-        self._waiting: deque[tuple[Observation, RemoteObservation, int]] = deque()  # with its bytes of memory
+        self._waiting: deque[tuple[Observation, RemoteObservation, int]] = deque()  # the int is its memory in bytes
         self._waiting_bytes = 0
         self._peeked = False  # whether `latest` returned `_newest` before `arrival` reported it
         self._by_loop_seq: dict[int, RemoteObservation] = {}
@@ -139,13 +141,13 @@ class ReceivedObservations:
     def add(self, message: Observe, epoch: int, now_ns: int) -> None:
         """Validate and store an observation. Raises WireError (sequence, epoch, rate, invalid)."""
         self._check_observation(message, epoch)
-        data = data_of(message, self._terms)
+        data = decode_data(message, self._terms)
         self._client_seq = message.seq
         self._count += 1
         arrived = RemoteObservation(message.seq, message.t_ns, now_ns)
         observation = Observation(self._count, message.epoch, now_ns, data)
         if self._terms.paced_by_client:
-            size = memory_of(data, data.text)
+            size = memory_bytes(data, data.text)
             self._waiting.append((observation, arrived, size))
             self._waiting_bytes += size
         else:
@@ -176,7 +178,7 @@ class ReceivedObservations:
         return observation
 
     def arrival(self) -> int | None:
-        """In a client-paced session, take the next observation from the queue; return when it arrived, or None."""
+        """Pop the next observation from the queue of a client-paced session; return when it arrived, or None."""
         if self._peeked and self._newest is not None:
             self._peeked = False
             return self._newest[0].t_capture_ns
@@ -190,17 +192,17 @@ class ReceivedObservations:
         self._waiting_bytes -= size
         return observation.t_capture_ns
 
-    def by_loop_seq(self, seq: int) -> RemoteObservation | None:
-        """Return the observation that has the number `seq` in the loop, with the client's number; None if unknown."""
+    def find_by_loop_seq(self, seq: int) -> RemoteObservation | None:
+        """Return the client's number and times of the observation with the loop's number `seq`; None if unknown."""
         return self._by_loop_seq.get(seq)
 
     def reset(self) -> None:
-        """Start a new episode: unless the client paces, drop the latest observation."""
+        """Drop the latest observation when an episode starts, unless the session is client-paced."""
         if not self._terms.paced_by_client:
             self._newest = None
 
     def clear(self) -> None:
-        """Delete all observations; the next loop then waits for a new one."""
+        """Delete all observations, so that the next loop waits for a new observation."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -221,30 +223,30 @@ class SentCall:
     acknowledged: bool = False
 
 
-def wire_call(call: Call | None) -> FunctionCall | None:
+def to_wire_call(call: Call | None) -> FunctionCall | None:
     """Convert a call to its wire form."""
     return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
-def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
+def to_wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
     """Convert calls to their wire form; return None if there are none."""
     return [FunctionCall(name=call.name, arguments=dict(call.arguments)) for call in calls] or None
 
 
 class SentCalls:
-    """The calls that were sent to the client, and their acknowledgements. Tick numbers continue from loop to loop."""
+    """The calls that were sent to the client in a session, and their acknowledgements."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
         self._sent: dict[int, SentCall] = {}
         self._last_loop_tick = -1  # the number of the last tick in this loop
-        self.released_ns: int | None = None  # the release time of that tick
+        self.released_ns: int | None = None  # the release time (scheduled start) of the last tick
         self._tick = self._first_tick = 0  # the next tick number on the wire, and the first one of this loop
         self._executed_calls: deque[Call] = deque(maxlen=MAX_KEPT)
         self.acknowledgements: deque[Acknowledgement] = deque(maxlen=MAX_KEPT)
 
     def start(self) -> None:
-        """Start another loop, whose tick numbers on the wire continue those of the previous loop."""
+        """Prepare for another loop, whose tick numbers on the wire continue those of the previous loop."""
         self._first_tick, self._last_loop_tick, self.released_ns = self._tick, -1, None
         self.acknowledgements.clear()
 
@@ -264,10 +266,10 @@ class SentCalls:
             seq_obs=None if observation is None else observation.seq,
             t_obs_ns=None if observation is None else observation.t_ns,
             status=status,
-            call=wire_call(call),
-            calls=wire_calls(emission.safe_calls if status == "safe" else ()),
+            call=to_wire_call(call),
+            calls=to_wire_calls(emission.safe_calls if status == "safe" else ()),
             more=emission.more or None,
-            # Extend the time-to-live by the time that the call waited for an operator; 0 means no limit and stays 0.
+            # Extend the time-to-live by the time until the operator's approval; 0 means no limit and stays 0.
             ttl_ms=terms.ttl_ms and min(terms.ttl_ms + emission.waited_ns / 1e6, 1e9),
             release_ns=release_ns,
             deadline_ns=emission.deadline_ns,
@@ -292,8 +294,8 @@ class SentCalls:
         return tick, self.released_ns
 
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Store a client's report on a call. Raises WireError (state, sequence, epoch) unless it is the first report
-        on a call that was sent."""
+        """Store a client's report on a call. Raises WireError (state, sequence, epoch) if no such call was sent, or if
+        the call was reported before."""
         if not self._terms.acknowledges:
             hint = 'Add `capabilities: ["executed"]` to the hello message.'
             raise WireError(Code.STATE, "The hello message did not announce acknowledgements.", hint)
@@ -320,12 +322,12 @@ class SentCalls:
             self._executed_calls.append(sent.call)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick, or if the client paces."""
+        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick or if it is client-paced."""
         last = self.released_ns
         return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
 
     def pop_executed(self) -> list[Call]:
-        """Return the executed calls of this epoch, and remove them from the list."""
+        """Return the executed calls of this epoch since the previous call of this method."""
         return [self._executed_calls.popleft() for _ in range(len(self._executed_calls))]
 
     def clear_executed(self) -> None:
@@ -336,8 +338,8 @@ class SentCalls:
 # -- episodes ---------------------------------------------------------------------------------------------------------
 
 
-class EndedEpisodes(Sequence[Episode]):
-    """A sequence of finished episodes that stores only the newest MAX_KEPT of them; `len` counts all."""
+class FinishedEpisodes(Sequence[Episode]):
+    """A sequence of finished episodes that stores only the newest MAX_KEPT episodes; `len` counts all episodes."""
 
     def __init__(self) -> None:
         self._newest: deque[Episode] = deque(maxlen=MAX_KEPT)
@@ -359,12 +361,12 @@ class EndedEpisodes(Sequence[Episode]):
         self._count += 1
 
 
-class ClientEpisodes:
-    """The current epoch of a client, and the episodes of this run, each of which a reset of the client ended."""
+class EpisodeTracker:
+    """The current epoch of a client, and the finished episodes of this run. A client's reset ends an episode."""
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.ended = EndedEpisodes()
+        self.ended = FinishedEpisodes()
         self._requested_count: int | None = None
 
     @property
@@ -372,8 +374,8 @@ class ClientEpisodes:
         return self._requested_count is not None and len(self.ended) >= self._requested_count
 
     def start(self, requested: int | None) -> None:
-        """Start a run of `requested` episodes."""
-        self.ended, self._requested_count = EndedEpisodes(), requested
+        """Start a run of `requested` episodes (None: endless)."""
+        self.ended, self._requested_count = FinishedEpisodes(), requested
 
     def reset(self, message: Reset) -> None:
         """Start the next epoch. Raises WireError if the message's epoch is not the next one."""
@@ -386,7 +388,7 @@ class ClientEpisodes:
 
 
 def _store(memory: dict[int, Any], number: int, item: Any) -> None:
-    """Store the item, and delete the oldest one if there are more than MAX_KEPT."""
+    """Store an item by its number, and delete the oldest item if there are more than MAX_KEPT."""
     if number not in memory:
         memory[number] = item
         if len(memory) > MAX_KEPT:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol.envs.judge import Judged, Task
+from rtcontrol.envs.judge import JudgedSimulation, Task
 from rtcontrol.models.call import Call
 
-__all__ = ["Demonstration", "Judged", "Policy", "Skill", "StepAccumulator", "Task"]
+__all__ = ["Demonstration", "JudgedSimulation", "Policy", "Skill", "StepAccumulator", "Task"]
 
 
 class StepAccumulator:
-    """Compute how many physics steps each tick has, without drift: at 16 Hz and 20 ms, 7 times 3 and then 4."""
+    """Compute the number of physics steps of each tick without drift: for steps of 20 ms at 16 Hz, 3 or 4."""
 
     def __init__(self, step_s: float) -> None:
         self.step_ns = round(step_s * 1e9)
@@ -25,11 +25,11 @@ class StepAccumulator:
         count, self._remainder_ns = divmod(self._remainder_ns + dt_ns, self.step_ns)
         return count
 
-    def run(self, dt_ns: int, step: Callable[[], None], act: Callable[[], object] | None = None, late: int = 0) -> None:
-        """Make the steps of a tick. Call `act` before the first step or `late` steps later, even if no step is due."""
+    def run(self, dt_ns: int, step: Callable[[], None], act: Callable[[], Any] | None = None, delay: int = 0) -> None:
+        """Make the steps of a tick. Call `act` before the first step, or `delay` steps later; always call it once."""
         steps = self.steps(dt_ns)
         for index in range(max(steps, 1)):
-            if act is not None and index == min(late, max(steps - 1, 0)):
+            if act is not None and index == min(delay, max(steps - 1, 0)):
                 act()
             if index < steps:
                 step()
@@ -40,7 +40,7 @@ class StepAccumulator:
 
 
 Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
-"""A function that gets a pair (instruction, observation text) for each world and returns a call for each world."""
+"""A function that takes a pair (instruction, observation text) for each world and returns a call for each world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Skill:
     observation to text and back. `recognise` returns the goal of an instruction, or None. `expert` returns the correct
     call for an observation and a goal. `noop_call` has no effect; `any_call` returns a random call.
 
-    `rtcontrol score` evaluates `goals`. `opposite` maps a goal to a goal that is instructed instead, to check that the
-    agent obeys. `mixed` maps a title to goals that share the seeds. `phrasings` returns, for each of `kinds`, a list of
-    sentences with their goals.
+    `rtcontrol score` evaluates `goals`. `opposite` maps a goal to its opposite, whose instruction must make the agent
+    fail the goal. `mixed` maps the title of a test to several goals, one for each seed in turn. `phrasings` maps a name
+    to a function that returns sentences with their goals for each of `kinds`.
     """
 
     name: str
-    make: Callable[..., Judged]
+    make: Callable[..., JudgedSimulation]
     observe: Callable[[Mapping[str, Any]], str]
     parse_observation: Callable[[str], Mapping[str, float]]
     recognise: Callable[[str], Any]

@@ -1,4 +1,4 @@
-"""Convert Gymnasium's spaces: list the values and names of actions, and the names and values of observations."""
+"""Convert Gymnasium's spaces to names and allowed values of actions, and to names and values of observations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gymnasium import spaces
 
 from rtcontrol.models.errors import UserError
 
-MAX_NUMBERS = 512  # in an observation or an action; with about 16 tokens each they fill a context of 8192 tokens
+MAX_NUMBERS = 512  # maximum per observation or action: at about 16 tokens each, this fills a context of 8192 tokens
 MAX_VALUES = 10_000  # maximum number of values for one number of an action
-DIGITS = 6  # significant digits of the levels between the two bounds
+DIGITS = 6  # significant digits of the values between the two bounds of a number
 WRITE_A_FILE = "Wrap the world in a FILE.py that creates and steps it (docs/your-own-game.md)."
 # The types of spaces whose values are arrays of numbers.
 ARRAY_SPACES = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 
 def action_levels(name: str, space: Any, count: int) -> list[list[Any]]:
-    """Return a list of allowed values for each number of an action. A Box gets `count` values for each number, from the
+    """Return a list of allowed values for each number of an action. Each number of a Box gets `count` values from the
     lower to the upper bound. Numbers of a Dict or Tuple are concatenated. Raises UserError for unsupported spaces."""
     values: list[list[Any]] = []
     for _, part in _inner_spaces(space):
@@ -69,15 +69,15 @@ def _shortest_decimal(value: Any) -> float:
 
 
 def action_names(space: Any) -> list[str]:
-    """Return a unique name for each number of an action, in order; the keys of a Dict become names."""
+    """Return a unique name for each number of an action, in order; names in a Dict come from its keys."""
     if isinstance(space, spaces.Discrete):
         return ["action"]
     names = observation_names("", space)
     return names if isinstance(space, spaces.Dict) else [f"a{name.removeprefix('o')}" for name in names]
 
 
-def action_of(space: Any, numbers: Sequence[Any]) -> Any:
-    """Return the action of a space with these numbers, which are in the order of `action_names`."""
+def build_action(space: Any, numbers: Sequence[Any]) -> Any:
+    """Return an action of `space` with these numbers, which are in the order of `action_names`."""
     return _next_action(space, iter(numbers))
 
 
@@ -117,7 +117,7 @@ def observation_names(name: str, space: Any) -> list[str]:
 
 
 def are_integers(space: Any) -> Iterator[bool]:
-    """Yield, for each name of `observation_names`, whether its values are always integers."""
+    """Yield for each name in `observation_names` whether its values are always integers."""
     for _, part in _inner_spaces(space):
         text = _is_text(part)
         yield from itertools.repeat(not text and part.dtype.kind in "biu", 1 if text else math.prod(part.shape))
@@ -133,7 +133,7 @@ def max_magnitudes(space: Any) -> Iterator[float]:
 
 
 def _inner_spaces(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, space) for each space inside a Dict or Tuple, at any depth; for another space, yield it alone."""
+    """Yield (path, space) for each space inside a Dict or Tuple, at any depth, or for `space` itself."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
@@ -146,19 +146,19 @@ def _is_text(space: Any) -> bool:
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
-def flatten(space: Any, observation: Any) -> Iterator[int | float | str]:
+def flatten_observation(space: Any, observation: Any) -> Iterator[int | float | str]:
     """Yield the numbers and texts of an observation, in the order of `observation_names`. Raises LookupError, TypeError
     or ValueError if the observation does not fit the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-            yield from flatten(part, observation[key])
+            yield from flatten_observation(part, observation[key])
     elif _is_text(space):
         if not isinstance(observation, str):
             raise TypeError(f"{observation!r:.60} is not text")
         yield str(observation)
     else:
         numbers = np.asarray(observation)
-        whole = numbers.dtype.kind in "biu"  # as int, since a float rounds numbers beyond 2^53
+        whole = numbers.dtype.kind in "biu"  # these become int, since float would round numbers beyond 2^53
         numbers = numbers if whole else np.asarray(observation, float)
         if numbers.size != math.prod(space.shape or (1,)):
             raise ValueError(f"the shape is {numbers.shape}")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 CLOSE_S = 5.0  # maximum time for the current step and the world's close() together, in seconds
 # A signal does not wake a main thread that waits for a job, so the wait is interrupted at this interval.
 POLL_S = 0.1
-GRACE_S = 0.001  # time after a job during which the caller may send another job before the next step starts
+GRACE_S = 0.001  # after a job, the thread waits this long for another job before it makes the next step
 
 
 class _Job:
@@ -36,17 +36,17 @@ class _Job:
 
 
 class WorldThread:
-    """A thread that runs all code of one world: OpenGL, sqlite and event loops work only on the thread that made them.
+    """A thread that runs all code of one world, since OpenGL, sqlite and event loops need the thread that created them.
 
-    Between jobs the thread calls `due_work`, which does what is due and returns the seconds until its next call, or
-    None for a call after the next job. `close` waits no longer once `hurries()`. `close_error` is the error text if the
-    world's `close()` failed, else "".
+    Between jobs, the thread calls `due_work`, which makes due steps and returns the seconds until its next call, or
+    None if the next call follows the next job. `close` stops waiting when `must_hurry()` is True. `close_error` is the
+    error text if the world's `close()` failed, else "".
     """
 
     def __init__(self, name: str, world: Any = None) -> None:
         self.name, self.world, self.close_error = name, world, ""
         self.due_work: Callable[[], float | None] = lambda: None
-        self.hurries: Callable[[], bool] = lambda: False
+        self.must_hurry: Callable[[], bool] = lambda: False
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -55,8 +55,8 @@ class WorldThread:
     def run(self, function: Callable[[], T]) -> T:
         """Run a function on the thread after all earlier jobs; return its result or raise its error.
 
-        Raises RuntimeError if the thread is closed. If an interrupt ends the wait, the function is dropped, unless it
-        has started. Called on the thread itself, this runs the function at once.
+        Raises RuntimeError if the thread is closed. If an exception such as KeyboardInterrupt ends the wait, a function
+        that has not started is dropped. On the world's thread itself, the function runs immediately.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -87,8 +87,8 @@ class WorldThread:
         return self.run(create)
 
     def close(self) -> None:
-        """Close the world on its thread; later calls do nothing. Any thread may call this, and it never raises. A step
-        or close() that hangs continues on the thread (a daemon) until the process ends."""
+        """Close the world on its thread; later calls do nothing. Any thread may call this method, and it never raises.
+        If a step or close() hangs, the thread (a daemon) runs until the process ends."""
         with self._lock:
             if self._closed:
                 return
@@ -101,7 +101,7 @@ class WorldThread:
         self._jobs.put(job := _Job(self._close_world))
         started_s = time.monotonic()
         while not job.done.acquire(timeout=POLL_S):
-            if (waited_s := time.monotonic() - started_s) >= CLOSE_S or self.hurries():
+            if (waited_s := time.monotonic() - started_s) >= CLOSE_S or self.must_hurry():
                 self.close_error = (
                     f"The world {self.name} did not close within {waited_s:.0f} s; its resources may leak."
                 )
@@ -122,10 +122,10 @@ class WorldThread:
         close_world(self.world)
 
     def _run_jobs(self) -> None:
-        grace_end_s = 0.0  # until then, wait for another job before the next due work
+        grace_end_s = 0.0  # until this time, wait for another job before `due_work`
         while not self._is_over:
             wait_s: float | None = 0.0
-            # Jobs run before due work, so that calls are executed even if the steps need all of the time.
+            # Jobs run before `due_work`, so that calls are executed even if the steps take all the time.
             if self._jobs.empty() and (wait_s := grace_end_s - time.monotonic()) <= 0:
                 wait_s, grace_end_s = self.due_work(), 0.0
             try:
@@ -133,7 +133,7 @@ class WorldThread:
             except Empty:
                 continue
             job.run()
-            grace_end_s = grace_end_s or time.monotonic() + GRACE_S  # not extended, so that steps stay on time
+            grace_end_s = grace_end_s or time.monotonic() + GRACE_S  # later jobs do not extend it and delay steps
 
 
 def close_world(world: Any) -> None:
@@ -142,8 +142,8 @@ def close_world(world: Any) -> None:
         run_to_completion(close)
 
 
-def partly_created(error: BaseException, matches: Callable[[Any], bool]) -> Any:
-    """Return the object that `matches`, in whose `__init__` `error` was raised, so that it can be closed; else None."""
+def find_partly_created(error: BaseException, matches: Callable[[Any], bool]) -> Any:
+    """Search the stack frames of `error` for an object that `matches`, so that it can be closed; None if absent."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if matches(value):

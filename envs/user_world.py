@@ -23,19 +23,18 @@ IMMUTABLE = frozenset({bool, int, float, str, type(None)})
 
 
 class UserWorld:
-    """A `Judged` simulation that wraps a user's object.
+    """A `JudgedSimulation` simulation that wraps a user's object.
 
-    The object needs the attribute `step_s` and the methods `reset(seed)`, `step()`, `observe()`, which returns a
-    mapping, `outcome()`, which returns None during the episode and then a bool for success or an `Episode`, and
-    `instruct(text)` or `judge_by(goal)`. Tools call the functions in its `bindings` by name, or its other public
-    methods if it has no `bindings`. `close()` closes the object, and `picture()` returns its picture for people, unless
-    they are in the `tools`. An invalid result
-    raises UserError with the line of the method; exceptions of the object are not caught.
+    The object needs the attribute `step_s` and the methods `reset(seed)`, `step()`, `observe()` (returns a mapping),
+    `outcome()` (returns None during the episode, then True, False or an `Episode`), and `instruct(text)` or
+    `judge_by(goal)`. Tools call the functions in its `bindings` by name, or its other public methods if it has no
+    `bindings`. Unless `tools` contains their names, `close()` closes the object, and `picture()` returns its picture
+    for people. An invalid result raises UserError with the line of the method; exceptions of the object are not caught.
 
-    If `goals` are given, the object's `judge_by` gets the `Goal` of each instruction. If an instruction has no goal,
-    the episode is not judged, and the object keeps its previous goal (at first, the first of `goals`). The goal is
-    passed again before each episode, so that the object can restart its counts. After a call of this class's
-    `judge_by`, instructions are ignored. An episode longer than `limit_s` raises UserError.
+    If `goals` is set, the object's `judge_by` gets the `Goal` of each instruction. If an instruction has no goal, the
+    episode is not judged, and the object keeps its previous goal (initially the first of `goals`). The goal is passed
+    again before each episode, so that the object can reset its counts. After a call of this class's `judge_by`,
+    instructions are ignored. An episode longer than `limit_s` raises UserError.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class UserWorld:
         return outcome if self._is_judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
-        """Pass the controller's new instruction, or its goal, to the object."""
+        """Pass the agent's new instruction, or the goal of the instruction, to the object."""
         if self._goal_is_fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)

@@ -1,1 +1,1 @@
-"""Gymnasium's continuous LunarLander, instructed where to land or hover."""
+"""Gymnasium's continuous LunarLander as a world; instructions say where to land or hover."""

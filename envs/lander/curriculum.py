@@ -20,13 +20,13 @@ from rtcontrol.models.train.trainer import TrainConfig
 OPTIONS = CurriculumOptions(
     noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, episode_s=(5.0, 14.0), max_delay_steps=1, scatter=0.0
 )
-RANDOM_START = 0.5  # share of episodes that start anywhere in the field instead of at the top
-GROUND_TICKS, TAKE_OFF = 6, 0.15  # ticks on the ground that end an episode; probability to take off instead
+RANDOM_START = 0.5  # share of episodes that start at a random position instead of at the top
+GROUND_TICKS, TAKE_OFF = 6, 0.15  # an episode ends after this time on the ground; probability to take off instead
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
-    """The curriculum of the lander. Since a hover lasts longer than a landing, it samples goals such that the rows of
-    each kind of goal keep their share."""
+    """The curriculum of the lander. Hovering episodes last longer than landings, so `_sample_goal` corrects the
+    probabilities of goals until each kind of goal has its share (DEFAULT_WEIGHTS) of the rows."""
 
     phrasings = PHRASINGS
 
@@ -45,8 +45,8 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
             _place_at_random(self.rng, self._world)
 
     def _has_ended(self) -> bool:
-        """Return whether the episode has ended, or the lander has been on the ground for long. With probability
-        TAKE_OFF the latter does not end the episode, and the lander gets a new goal to hover."""
+        """Return whether the episode has ended, or the lander has been on the ground for more than GROUND_TICKS. In the
+        latter case, with probability TAKE_OFF, set a new goal (to hover) and continue the episode instead."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
         self._ground_ticks = self._ground_ticks + 1 if on_ground else 0
@@ -78,7 +78,7 @@ def _place_at_random(rng: random.Random, world: Lander) -> None:
 
 
 def demonstrations(options: CurriculumOptions, *args: Any, **named: Any) -> Iterator[Demonstration]:
-    """Yield rows as `demonstrate` does, and balance the kinds of goals over all worlds."""
+    """Yield rows as `demonstrate` does; all its worlds share the counts that balance the kinds of goals."""
     rows: Counter[LanderKind] = Counter()
     return demonstrate(partial(LanderCurriculum, rows=rows), options, *args, **named)
 

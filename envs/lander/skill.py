@@ -16,9 +16,10 @@ from rtcontrol.models.schema.random_call import random_call
 SIDE_AIM = 0.09
 
 
-# The expert's gains (P: proportional, D: derivative) from a random search on seeds below 1000. X: distance and `vx` set
-# an angle of at most LEAN radians. A: the angle's error and the spin (rad/s) give an angular acceleration. Y: the
-# height's error and `vy` give an acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, slower far from the target.
+# The expert's gains (P: proportional, D: derivative), from a random search on seeds below 1000. X_* turn distance and
+# `vx` into a target angle of at most LEAN radians, A_* turn the error of the angle and the spin (rad/s) into an angular
+# acceleration, Y_* turn the error of the height and `vy` into a vertical acceleration. A landing sinks at the speed
+# `SINK + SINK_SLOPE * y`, and slower while it is far from the target.
 X_P, X_D, LEAN = 1.2, 0.92, 0.45
 A_P, A_D = 18.0, 6.8
 Y_P, Y_D = 3.5, 4.5
@@ -28,9 +29,9 @@ SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
 def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
-    """Return the call for an observation. It depends on nothing else, so that a model can learn it from observations.
+    """Return the call for an observation and a goal. There is no other input, so a model can learn the call.
 
-    If a leg is on the ground, all engines are off, unless the goal is `hover`.
+    If a leg is on the ground and the goal is not `hover`, the call turns all engines off.
     """
     if goal.kind != "hover" and (data["left_leg"] or data["right_leg"]):
         return Call("engines", {"main": 0, "side": 0})
@@ -45,7 +46,7 @@ def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
     else:
         target_vy = -(SINK + SINK_SLOPE * max(y, 0.0)) + DISTANCE_SLOPE * abs(distance)
         rise = SINK_D * (min(target_vy, 0.3) - vy)
-    # Gravity reduces vy by 1.333 per second, full thrust adds 2.333; a full side engine turns by 5 rad/s^2.
+    # Gravity reduces vy by 1.333 per second, and full thrust adds 2.333. A side engine at 100 % gives 5 rad/s^2.
     main = 100.0 * (rise + 1.333) / (2.333 * max(math.cos(angle), 0.3))
     return Call("engines", {"main": _nearest(main, MAIN_LEVELS), "side": _nearest(-20.0 * alpha, SIDE_LEVELS)})
 

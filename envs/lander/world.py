@@ -22,7 +22,7 @@ SIDE_NEAR, SIDE_FAR = 0.04, 0.24
 
 
 class LanderJudge(Judge[LanderGoal]):
-    """Judges a landing or a hover.
+    """Judges whether a landing or a hover succeeds.
 
     `land` succeeds if the lander comes to rest without a crash at |x| < 0.15, `left` at -0.24 <= x <= -0.04, `right` at
     0.04 <= x <= 0.24. `hover` succeeds after 12 s without touching down, if the mean distance to the requested point is
@@ -37,7 +37,7 @@ class LanderJudge(Judge[LanderGoal]):
         self._x = self._y = 0.0
 
     def step(self, x: float, y: float, contact: bool, crashed: bool, outside: bool, asleep: bool) -> None:
-        """Judge one physics step; `end` may become crash, outside (of the field), rest, touchdown (hover) or time."""
+        """Judge one physics step. May set `end` to crash, outside (of the field), rest, touchdown (hover) or time."""
         if self.end is not None:
             return
         self._steps += 1
@@ -54,7 +54,7 @@ class LanderJudge(Judge[LanderGoal]):
         }
         self.end = next((end for end, reached in ends.items() if reached), None)
         if hover and self.goal is not None and self.seconds > HOVER_SETTLE_S:
-            self.measure(math.hypot(x - self.goal.x, y - self.goal.y))
+            self.add_distance(math.hypot(x - self.goal.x, y - self.goal.y))
         self._succeeded = self._is_success()
 
     def _is_success(self) -> bool:
@@ -72,7 +72,7 @@ class LanderJudge(Judge[LanderGoal]):
         return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 
-# An engine fires only above the lower end of its range, so 50 % needs a small addition.
+# LunarLander fires an engine only above the lower end of its range, so 50 % needs this small addition.
 _EPSILON = 1e-6
 
 
@@ -127,7 +127,7 @@ class Lander(GoalWorld[LanderGoal]):
         self._action[:] = engine_action(0, 0)
 
     def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
-        """Move the lander with its legs to a state in observation units; training uses this for random starts."""
+        """Move lander and legs to a state, in the units of observations; training uses this for random starts."""
         lander = self._env.lander
         rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
         shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
@@ -140,15 +140,15 @@ class Lander(GoalWorld[LanderGoal]):
         self.step()
 
     def show(self, data: Mapping[str, float]) -> None:
-        """Move the lander to the position and angle of an observation without a step, to draw a picture."""
+        """Move the lander to the position and angle of an observation, to draw a picture; makes no physics step."""
         lander = self._env.lander
         x = (data["x"] + 1) * (VIEWPORT_W / SCALE / 2)
         y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
         self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
 
     def _move(self, shift: tuple[float, float], turn: float) -> list[tuple[Any, tuple[float, float]]]:
-        """Move the lander and its legs by `shift` (m) and `turn` (rad) in the physics engine; return these bodies with
-        their offsets from the lander's centre."""
+        """Move the lander and its legs by `shift` (m) and `turn` (rad) in the physics engine. Return each of these
+        bodies with its offset from the lander's centre."""
         lander = self._env.lander
         centre, moved = lander.position.copy(), []
         cos, sin = math.cos(turn), math.sin(turn)

@@ -1,1 +1,1 @@
-"""A paddle game against a scripted person, instructed what to do with the ball."""
+"""A paddle game against a scripted player; instructions say what to do with the ball."""

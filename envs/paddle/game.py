@@ -8,11 +8,11 @@ from typing import Any
 
 from rtcontrol.agents.paddle.goals import CANONICAL, PHRASINGS, PaddleGoal
 from rtcontrol.envs.judge import GoalWorld, Judge
-from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
+from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, make_person
 
 BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # number of balls in an episode, by goal
 BALLS_S = 40.0  # time limit for these balls, in seconds
-WELL_AIMED = 3  # for up and down: how many of these balls must leave in the right direction
+WELL_AIMED = 3  # for the goals up and down: how many of these balls must leave in that direction
 AIMED_VY = 5.0  # minimum vertical speed of a shot that counts as aimed, in units per second
 SETTLE_S, PLACE_S, PLACE_NEAR = 2.0, 8.0, 3.0
 MIRROR_S, MIRROR_NEAR = 12.0, 4.0
@@ -27,8 +27,8 @@ class PaddleJudge(Judge[PaddleGoal]):
     and `down` if at least 3 of the first 4 balls leave the paddle in that direction with 5 units per second or more.
     These episodes end when the result is certain, and fail after 40 s. An episode of `top` or `bottom` lasts 8 s, and
     succeeds if the paddle's mean distance to that end is below 3 from second 2 on. An episode of `mirror` lasts 12 s,
-    and succeeds if the paddles' mean distance in y is below 4 from second 2 on. Without a goal, an episode is a game to
-    5 points or 60 s without a verdict.
+    and succeeds if the paddles' mean distance in y is below 4 from second 2 on. Without a goal, an episode ends at 5
+    points or after 60 s, and is neither a success nor a failure.
     """
 
     steps_a_second = STEPS_A_SECOND
@@ -42,7 +42,7 @@ class PaddleJudge(Judge[PaddleGoal]):
         self._hits, self._misses = self._world.own_hits, self._world.other_score
 
     def step(self) -> None:
-        """Judge one physics step; `end` may become balls, spoiled (the goal can no longer succeed), time or points."""
+        """Judge one physics step. May set `end` to balls, spoiled (the goal can no longer succeed), time or points."""
         if self.end is not None:
             return
         self._steps += 1
@@ -69,7 +69,7 @@ class PaddleJudge(Judge[PaddleGoal]):
     def _judge_place(self, goal: PaddleGoal) -> None:
         mirror = goal.kind == "mirror"
         if self.seconds > SETTLE_S:
-            self.measure(abs(self._world.own_y - (self._world.other_y if mirror else PLACES[goal.kind])))
+            self.add_distance(abs(self._world.own_y - (self._world.other_y if mirror else PLACES[goal.kind])))
         if self.seconds >= (MIRROR_S if mirror else PLACE_S) - 1e-9:
             self.end = "time"
             self._succeeded = self.mean_distance < (MIRROR_NEAR if mirror else PLACE_NEAR)
@@ -109,11 +109,11 @@ class PaddleGame(GoalWorld[PaddleGoal]):
         self.world = PaddleWorld()
         hint = f"Write one of: {', '.join(CANONICAL.values())}."
         super().__init__(PaddleJudge(self.world), goal, PHRASINGS.goal_of, "paddle", hint)
-        self.person: Person = person(0)
+        self.person: Person = make_person(0)
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
 
     def move(self, velocity: int) -> None:
-        """Set the velocity of the model's paddle until the next call, in steps of 20 units/s; positive is down."""
+        """Set the velocity of the model's paddle until the next call, in multiples of 20 units/s; positive is down."""
         self.world.set_model(LEVEL_SPEED * velocity)
 
     def observe(self) -> dict[str, float]:
@@ -121,7 +121,7 @@ class PaddleGame(GoalWorld[PaddleGoal]):
 
     def _start(self, seed: int) -> None:
         self.world.reset(seed)
-        self.person = person(seed)
+        self.person = make_person(seed)
         start = random.Random(f"start {seed}")
         self.world.own_y, self.world.other_y = start.uniform(TOP, BOTTOM), start.uniform(TOP, BOTTOM)
 

@@ -14,15 +14,15 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.schema.random_call import random_call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # how far to predict the ball, to hit it and to avoid it
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # how far ahead to predict the ball: for a hit, and to avoid the ball
 GAIN = 7.0  # paddle speed in units per second for each unit of distance to the target
-AIM = 4.2  # distance from the paddle's centre at which to hit the ball, to send it up or down
-SWING = 2.0  # the largest such distance for a return away from the other paddle
-CROWDED = 13.0  # if the ball comes this near to an end of the field, the paddle must not wait at that end
+AIM = 4.2  # to send the ball up or down, hit it at this distance from the paddle's centre
+SWING = 2.0  # the maximum of this distance when the ball is returned away from the other paddle
+CROWDED = 13.0  # if the ball comes nearer than this to the top or bottom, the paddle must not wait there
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
-    """Return the call for an observation. It depends on nothing else, so that a model can learn it."""
+    """Return the call for an observation and a goal. There is no other input, so a model can learn the call."""
     distance = _target_y(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
@@ -60,7 +60,7 @@ def _predicted_ball_y(data: Mapping[str, float], limit_s: float) -> float:
 
 
 def _evading_y(own: float, ball: float) -> float:
-    """Return a y that avoids the ball: the nearer end of the field, or the middle if the ball comes to that end."""
+    """Return a y that avoids the ball: the nearer of top and bottom, or the middle if the ball comes close to it."""
     if own < HEIGHT / 2:
         return TOP if ball > TOP + CROWDED else HEIGHT / 2
     return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2

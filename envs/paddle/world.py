@@ -160,19 +160,19 @@ class PaddleWorld:
         self.ball.vy = slope * SERVE_SPEED
 
 
-AIM_EVERY = 12  # steps between two updates of the person's aim: 0.2 s
+AIM_EVERY = 12  # the scripted player updates its aim every 12 steps (0.2 s)
 
 
-def reflected(y: float) -> float:
-    """Return the y that a ball has after reflections at the walls, where it would have `y` without walls."""
+def reflect_at_walls(y: float) -> float:
+    """Return the y of a ball after its reflections at the walls; `y` is where it would be without walls."""
     span = HEIGHT - 2 * BALL_HALF
     place = (y - BALL_HALF) % (2 * span)
     return BALL_HALF + (place if place <= span else 2 * span - place)
 
 
 class Person:
-    """A scripted player of the left paddle. `rng` determines its speed (30 to 50 units a second), the errors of its aim
-    (1.5 to 5 units) and where it waits while the ball moves away. A `restless` player ignores the ball."""
+    """A scripted player of the left paddle. `rng` determines its speed (30 to 50 units a second), its aiming errors
+    (1.5 to 5 units) and where it waits while the ball moves away. A `restless` player moves at random instead."""
 
     def __init__(self, rng: random.Random, restless: bool = False) -> None:
         self._rng = rng
@@ -207,9 +207,9 @@ class Person:
         self._incoming = incoming
         if incoming:
             seconds = (world.ball.x - OTHER_PLANE) / -world.ball.vx
-            self._target = reflected(world.ball.y + world.ball.vy * seconds) + self._aim_offset
+            self._target = reflect_at_walls(world.ball.y + world.ball.vy * seconds) + self._aim_offset
 
 
-def person(seed: int) -> Person:
+def make_person(seed: int) -> Person:
     """Return the scripted player for the episode with this seed."""
     return Person(random.Random(f"person {seed}"))

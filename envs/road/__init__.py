@@ -1,1 +1,1 @@
-"""A road with traffic and lights along one coordinate, with a driver to instruct."""
+"""A road with traffic and lights along one coordinate; instructions say how to drive."""

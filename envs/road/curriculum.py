@@ -18,11 +18,11 @@ from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol_client.carla.intent import KMH
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
-# Probability to use a row with such a call. These calls are frequent; rows with other calls are always used.
-KEEP = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
-# Higher probabilities for goals that can be completed, since the model must also learn what to do after that.
-KEEP_FOR_ENDING_GOALS = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
-ENDING_GOALS = frozenset({"lane", "turn", "overtake"})
+# The probability that training uses a row, by the row's call. These calls are frequent; other rows are always used.
+KEEP_PROBABILITIES = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
+# Higher probabilities for goals that can be completed, since the model must also learn what to do afterwards.
+COMPLETED_PROBABILITIES = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
+COMPLETABLE_GOALS = frozenset({"lane", "turn", "overtake"})
 OPTIONS = CurriculumOptions(
     noise=(0.0, 0.01, 0.03, 0.06), burst=6, switch=0.08, episode_s=(10.0, 40.0), max_delay_steps=2
 )
@@ -36,7 +36,8 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
 
     @classmethod
     def keep_probability(cls, row: Demonstration) -> float:
-        return (KEEP_FOR_ENDING_GOALS if row.goal.kind in ENDING_GOALS else KEEP).get(row.call.name, 1.0)
+        probabilities = COMPLETED_PROBABILITIES if row.goal.kind in COMPLETABLE_GOALS else KEEP_PROBABILITIES
+        return probabilities.get(row.call.name, 1.0)
 
     def _execute(self, call: Call) -> None:
         self._world.obey(call.name, call.arguments)
@@ -55,7 +56,7 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
             road.shift, road.car.lane = 0, rng.randint(1, road.lanes)
             road.traffic.populate(road.car.s)
         elif change < 0.7:
-            road.traffic.put_ahead(road.car, rng.uniform(3.0, 90.0), road.car.speed * rng.uniform(0.3, 1.3))
+            road.traffic.place_ahead(road.car, rng.uniform(3.0, 90.0), road.car.speed * rng.uniform(0.3, 1.3))
         elif change < 0.9:
             road.junction.start = road.car.s + rng.choice((rng.uniform(4.0, LIGHT_SIGHT_M), rng.uniform(4.0, SIGHT_M)))
             road.car.speed = min(road.car.speed, 60.0 / KMH)

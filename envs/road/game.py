@@ -12,7 +12,7 @@ from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.road.world import DT, STEPS_A_SECOND, Car, Road
 from rtcontrol_client.carla.intent import KMH
 
-LIMIT_S, FREE_S = 120.0, 60.0  # maximum duration of an episode with a goal, and duration without a goal
+LIMIT_S, FREE_S = 120.0, 60.0  # maximum duration of an episode with a goal; duration of an episode without a goal
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0
 CLEAR_AHEAD_M = 60.0
 LANE_S = 3.0
@@ -26,10 +26,10 @@ class RoadJudge(Judge[RoadGoal]):
 
     A crash, a red light or a fast corner makes any goal fail, as does a time limit of 120 s (15 s for `stop`). `drive`
     and `speed` succeed after 6 s within 4 km/h of the limit or the value, or of the speed of a slower car within 60 m,
-    with no junction near. `lane` succeeds after 3 s of driving there, `follow` after 4 s with a gap to a moving car
-    within 30 % (or 4 m) of the value, `turn` if the car leaves the next junction in that direction, `overtake` if a car
-    that was ahead of us is passed, `stop` after 2 s at rest. Without a goal an episode lasts 60 s,
-    without a verdict.
+    with no junction near. `lane` succeeds after 3 s of driving in that lane, `follow` after 4 s with a gap to a moving
+    car within 30 % (or 4 m) of the value, `turn` if our car leaves the next junction in that direction, `overtake` if
+    our car passes a car that was ahead, `stop` after 2 s at rest. Without a goal, an episode lasts 60 s and is neither
+    a success nor a failure.
     """
 
     steps_a_second = STEPS_A_SECOND
@@ -45,7 +45,7 @@ class RoadJudge(Judge[RoadGoal]):
         self._start_counts = self._road.counts.copy()
 
     def step(self) -> None:
-        """Judge one physics step; `end` may become crash, red light, corner, wrong way, done or time."""
+        """Judge one physics step. May set `end` to crash, red light, corner, wrong way, done or time."""
         if self.end is not None:
             return
         self._steps += 1
@@ -113,7 +113,7 @@ def _follows_at_gap(road: Road, gap_m: float) -> bool:
 
 
 def _keeps_speed(road: Road, kmh: float) -> bool:
-    """Return whether our speed is about `kmh`, or that of a slower car ahead, with no junction near."""
+    """Return whether our speed is about `kmh`, or about that of a slower car ahead, while no junction is near."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead.speed * KMH < kmh - CRUISE_NEAR_KMH:
         kmh = ahead.speed * KMH

@@ -17,14 +17,14 @@ from rtcontrol_client.carla.intent import KMH
 
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
 TURN_KMH, TURN_NEAR_M = 20, 40.0
-HOLD_M = 3.0  # distance from the stop line at which to stop
-CHANGE_M, OVERTAKE_M = 30.0, 45.0  # minimum distances from a junction for these manoeuvres
+HOLD_M = 3.0  # the car stops at this distance before the stop line
+CHANGE_M, OVERTAKE_M = 30.0, 45.0  # minimum distances from a junction for a lane change and for overtaking
 
 
 def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
     """Return the call for an observation and a goal.
 
-    Priorities: the goal `stop`, a red light, a car ahead that requires hard braking, then the other goals.
+    The goal `stop` has priority, then a red light, then a car ahead that requires hard braking, then other goals.
     """
     if goal.kind == "stop":
         return Call("stop", {})
@@ -90,7 +90,7 @@ def _is_turning(data: Mapping[str, Any]) -> bool:
 
 
 def _limit_at_junction(data: Mapping[str, Any], kmh: int) -> int:
-    """Return `kmh`, reduced if a junction is near."""
+    """Return the target speed `kmh`, reduced if a junction is near."""
     junction = data["junction_m"]
     if junction is None or junction >= JUNCTION_NEAR_M:
         return kmh

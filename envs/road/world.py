@@ -1,8 +1,8 @@
 """A simple world to train the driver model: a road with traffic, junctions and traffic lights, along one coordinate.
 
 A car has a position along the road and a lane. A lane change takes `SHIFT_S`; after half of this time the car counts as
-in the new lane. Calls have the same effects as in the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`),
-and observations have the same fields. There is no steering, since in CARLA the bridge keeps the lane.
+in the new lane. Calls have the same effects as in the CARLA bridge, since both use `rtcontrol_client.carla.intent`, and
+observations have the same fields. Nothing steers here, since in CARLA the bridge keeps the car in its lane.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Traffic:
     """The other cars on an endless road, near our car. `cars` is public, so that a test or training can set them."""
 
     def __init__(self, rng: random.Random, lanes: int, spacing_m: float, pace: float) -> None:
-        """Create traffic with the mean distance `spacing_m` in a lane. Cars prefer 55 to 105 % of `pace` (m/s)."""
+        """Create traffic. `spacing_m` is the mean gap in a lane. Cars prefer speeds of 55 to 105 % of `pace` (m/s)."""
         self.rng, self.lanes, self.spacing_m, self.pace = rng, lanes, spacing_m, pace
         self.cars: list[Car] = []
 
     def populate(self, centre: float) -> None:
-        """Replace all cars by new ones from BEHIND_M to AHEAD_M around `centre`, but none directly next to it."""
+        """Replace all cars by new cars from `centre - BEHIND_M` to `centre + AHEAD_M`, but leave a gap at `centre`."""
         self.cars.clear()
         for lane in range(1, self.lanes + 1):
             s = centre - BEHIND_M + self.rng.uniform(0, 2 * self.spacing_m)
@@ -50,16 +50,16 @@ class Traffic:
                     self.cars.append(self._new_car(s, lane))
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
-    def put_ahead(self, car: Car, gap: float, speed: float) -> None:
-        """Put a car ahead of `car` in the same lane, at this gap and speed, and remove the cars between them."""
+    def place_ahead(self, car: Car, gap: float, speed: float) -> None:
+        """Add a car ahead of `car` in the same lane, with this gap and speed, and remove the cars between the two."""
         s = car.s + LENGTH + gap
         near = [o for o in self.cars if o.lane == car.lane and car.s <= o.s < s + CLEAR_M + LENGTH]
         self.cars = [other for other in self.cars if other not in near]
         self.cars.append(Car(s, car.lane, speed, speed))
 
     def step(self, dt: float, ours: Sequence[Car], stop_line: float | None) -> None:
-        """Advance all cars by `dt` seconds. They follow the car ahead in their lane, which may be one of `ours`, and
-        stop at `stop_line` (None: the light is green)."""
+        """Advance all cars by `dt` seconds. Each follows the car ahead in its lane, which may be in `ours`, and stops
+        at `stop_line` (None: the light is green)."""
         queues: dict[int, list[Car]] = {}
         for car in (*self.cars, *ours):
             queues.setdefault(car.lane, []).append(car)
@@ -116,8 +116,8 @@ Light = Literal["none", "green", "yellow", "red"]
 
 @dataclass(slots=True)
 class Junction:
-    """The next junction. `start` is where it starts along the road in metres, `phase` the phase of its light at time 0,
-    and `way` the direction that our car takes in the junction (None: the car has not entered it)."""
+    """The next junction. `start` is its position along the road in metres, `phase` the phase of its light in seconds at
+    time 0, and `way` the direction in which our car crosses it (None: our car has not entered the junction)."""
 
     start: float
     has_light: bool
@@ -156,7 +156,7 @@ class Road:
         self._ongoing_events = set[str]()
         self._next_junction(rng.uniform(180.0, SEGMENT_M[1]))
         self.traffic.populate(0.0)
-        self.traffic.put_ahead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
+        self.traffic.place_ahead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
 
     @property
     def lanes(self) -> int:
@@ -215,7 +215,7 @@ class Road:
         return data
 
     def neighbours(self, lane: int) -> tuple[Car | None, Car | None]:
-        """Return the nearest cars in front and at the back, by the positions of their front bumpers."""
+        """Return the nearest car ahead and the nearest car behind in a lane, by the positions of front bumpers."""
         ahead = behind = None
         for car in self.traffic.cars:
             if car.lane != lane:
@@ -255,7 +255,7 @@ class Road:
         self._count_crashes()
 
     def _occupied_by_us(self) -> list[Car]:
-        """Return our car as other cars see it: while it changes lanes, as two cars; in a turn, none."""
+        """Return our car as an obstacle for others: in both lanes during a lane change, and nowhere in a turn."""
         if self._is_turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
@@ -317,7 +317,7 @@ class Road:
         self._count_if_started("crash", touching)
 
     def _near_cars(self, lane: int) -> tuple[Near | None, Near | None]:
-        """Return the gaps and speeds of the nearest cars, in front and at the back."""
+        """Return gap and speed of the nearest car ahead and of the nearest car behind in a lane."""
         ahead, behind = self.neighbours(lane)
         return (
             None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),

@@ -31,7 +31,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rtcontrol.envs.pictures import painter, png
+from rtcontrol.envs.pictures import encode_png, find_painter
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.gate import with_access_checks
 from rtcontrol.gateway.http_server import ABORT, HTTPServer
@@ -268,7 +268,7 @@ class PageState:
         return SENT
 
 
-painter_of = cache(painter)
+painter_of = cache(find_painter)
 
 
 @lru_cache(maxsize=1)
@@ -276,7 +276,7 @@ def draw_world(env: str, seed: int, data: str) -> bytes | None:
     """Return the world's picture as PNG, rendered from the observed data, or None if it has no picture."""
     if (paint := painter_of(env)) is not None:
         with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
-            return png(paint(seed, json.loads(data)))
+            return encode_png(paint(seed, json.loads(data)))
     return None
 
 

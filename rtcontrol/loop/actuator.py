@@ -11,7 +11,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from rtcontrol.agents import Agent
 from rtcontrol.agents.signatures import run_to_completion
-from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
+from rtcontrol.envs.base import Effect, Emission, EmittingEnvironment, Environment, SteppingEnvironment
 from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Emit
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Instruct
@@ -27,8 +27,8 @@ class CallExecutor:
     def __init__(self, agent: Agent, env: Environment) -> None:
         self.functions = {tool.name: tool.function for tool in agent.tools}
         self._convert, self._env, self._bindings = agent.tools.convert, env, env.bindings
-        self.emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
-        self._stepping = env if isinstance(env, Stepping) else None
+        self.emit: Callable[[Emission], None] = env.emit if isinstance(env, EmittingEnvironment) else lambda _: None
+        self._stepping = env if isinstance(env, SteppingEnvironment) else None
 
     def act(self, call: Call, command: Command | None = None) -> Effect:
         """Execute a call, and return its effect. A safe call has no `command`. Raises the errors of the call."""

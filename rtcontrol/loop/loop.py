@@ -10,7 +10,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.agents.goal_tools import GoalTools
-from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
+from rtcontrol.envs.base import AcknowledgingEnvironment, Environment, Observation, WorldError
 from rtcontrol.hosts.layered import executes_plans
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.active import Instructions
@@ -338,7 +338,7 @@ def _close_world(loop: ControlLoop) -> None:
     if loop.interpretation is not None:
         loop.interpretation.close()
     runner.collect()
-    acks = loop.env.acknowledgements if isinstance(loop.env, Acknowledging) else None
+    acks = loop.env.acknowledgements if isinstance(loop.env, AcknowledgingEnvironment) else None
     runner.dispatch(RunClosed(loop.env.episodes if loop.state.launched else (), acks))
     runner.ports.sampler.close()
 

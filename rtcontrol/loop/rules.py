@@ -8,7 +8,7 @@ from enum import Enum
 
 from rtcontrol.agents import Agent, Tool, Tools
 from rtcontrol.agents.goal_tools import GoalTools
-from rtcontrol.envs.base import Emitting, Environment
+from rtcontrol.envs.base import EmittingEnvironment, Environment
 from rtcontrol.loop import errors
 from rtcontrol.loop.config import RunConfig, plain_text
 from rtcontrol.loop.core import LoopSettings, Rules
@@ -95,7 +95,7 @@ def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None)
         calls_per_tick=config.calls_per_tick,
         on_miss=config.on_miss,
         record_observations=config.record_observations == "yes",
-        emits=isinstance(env, Emitting),
+        emits=isinstance(env, EmittingEnvironment),
         hysteresis=config.hysteresis is not None,
         cut_late_calls=config.clock == "wall",
     )

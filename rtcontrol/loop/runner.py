@@ -14,7 +14,7 @@ from typing import Any
 
 from rtcontrol import records as ev
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Acknowledging, Emission, Environment
+from rtcontrol.envs.base import AcknowledgingEnvironment, Emission, Environment
 from rtcontrol.hosts.layered_core import Notify
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.loop.actuator import Actuator
@@ -119,7 +119,7 @@ class LoopRunner:
         self.core, self.clock, self.ports = core, clock, ports
         self.halt: Callable[[], None] | None = None
         self.inbox: deque[ev.Event] = deque()
-        self._world = ports.env if isinstance(ports.env, Acknowledging) else None
+        self._world = ports.env if isinstance(ports.env, AcknowledgingEnvironment) else None
         self._next_restore_ns = 0
         self._safe: ev.SafeState | None = None
         self._handled_changes = 0  # the `change_count` of ActuatorCore that was handled last
@@ -207,7 +207,7 @@ class LoopRunner:
 
     def _read(self, data: Any, event: ev.ObserveResult) -> None:
         if self._world is not None:
-            event.acknowledged = self._world.acknowledged()
+            event.acknowledged = self._world.pop_acknowledged_calls()
         try:
             event.text = observation_text(self.ports.agent, data)
         except KeyboardInterrupt:

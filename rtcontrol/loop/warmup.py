@@ -123,8 +123,8 @@ def first_observation(
 ) -> Observation | None:
     """Wait for the first observation of the started world. Return None if it does not come in time."""
     give_up = time.monotonic() + config.first_observation_s
-    # `await_first` of a remote environment returns as soon as the observation comes.
-    pause = getattr(env, "await_first", lambda: time.sleep(0.002))
+    # `wait_for_first_observation` of a remote environment returns as soon as the observation comes.
+    pause = getattr(env, "wait_for_first_observation", lambda: time.sleep(0.002))
     while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
         pause()
     if first is None and math.isfinite(config.first_observation_s):

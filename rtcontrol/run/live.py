@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.pictures import picture_file
+from rtcontrol.envs.pictures import encode_picture
 from rtcontrol.envs.registry import WORLDS
 from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
 from rtcontrol.hosts.processes import module_command
@@ -143,7 +143,7 @@ class WorldPictures:
             return None
         try:
             picture = env.picture()
-            file = None if picture is None else picture_file(picture)
+            file = None if picture is None else encode_picture(picture)
         except BaseException as error:  # also SystemExit: the user's code must not end this thread
             self._over = True
             self._say(f"The page shows no pictures: picture() failed ({type(error).__name__}: {error}).")

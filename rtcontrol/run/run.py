@@ -64,7 +64,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
     is only printed. `wrap` may replace the agent, the environment and the decider.
     """
     thread = WorldThread(options.env)
-    thread.hurries = ending.forced
+    thread.must_hurry = ending.forced
     try:
         code = _prepare_and_run(options, ending, wrap, thread)
     finally:

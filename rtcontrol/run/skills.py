@@ -17,7 +17,7 @@ from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
-from rtcontrol.envs.skill import Judged, Skill, StepAccumulator
+from rtcontrol.envs.skill import JudgedSimulation, Skill, StepAccumulator
 from rtcontrol.envs.thread import CLOSE_S, WorldThread, close_world
 from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.call import Call
@@ -87,7 +87,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         )
     texts, scored = _ObservationCache(chosen), tuple(goals.spread(max(SCORED, len(goals.phrasings))))
     worlds: set[GuardedWorld] = set()
-    make: Callable[[], Judged] = partial(_make_world, env, chosen, goals, limit_s, worlds)
+    make: Callable[[], JudgedSimulation] = partial(_make_world, env, chosen, goals, limit_s, worlds)
     first = make()
     skill = UserSkill(
         name=env if is_gym(env) else Path(env).stem,
@@ -113,7 +113,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
     return skill
 
 
-def _make_world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[GuardedWorld]) -> Judged:
+def _make_world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[GuardedWorld]) -> JudgedSimulation:
     if env.endswith(".py") or is_gym(env):
         world = user_world(env, goals, limit_s, [tool.name for tool in agent.tools])
         checked: Any = GuardedWorld(env, world, agent.tools, worlds)
@@ -164,7 +164,7 @@ class _ObservationCache:
 
 
 class GuardedWorld:
-    """A wrapper of a user's world with the interface of `Judged`. It is in the set `open` until it is closed.
+    """A wrapper of a user's world with the interface of `JudgedSimulation`. It is in the set `open` until it is closed.
 
     An exception of the world becomes a UserError with the line of the user's code. If the world does not bind a tool,
     the tool's function is called, as in a run.

@@ -22,7 +22,7 @@ from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall, Tools
 from rtcontrol.agents.signatures import check_signatures, location_of, reason_without_effect
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.thread import close_world, partly_created
+from rtcontrol.envs.thread import close_world, find_partly_created
 from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
@@ -138,7 +138,7 @@ def user_world(
         world = kind()
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
-        started = partly_created(error, lambda value: isinstance(value, kind)) if world is None else world
+        started = find_partly_created(error, lambda value: isinstance(value, kind)) if world is None else world
         with suppress(Exception):  # report the original error, not an error of close()
             close_world(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents.phrasing import nonsense
-from rtcontrol.envs.evaluate import LONGEST_S, Case, PlayedCase, evaluate, play
+from rtcontrol.envs.evaluate import LONGEST_S, Case, CaseResult, evaluate, run_cases
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.data.row import json_lines
@@ -214,7 +214,7 @@ class ScoreDocument:
         if lines:
             self.data["lines"] = [{"say": line.say, "means": line.means} for line in lines]
 
-    def add(self, cell: Cell, played: Sequence[PlayedCase]) -> None:
+    def add(self, cell: Cell, played: Sequence[CaseResult]) -> None:
         """Add the results of the next episodes of a cell."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
@@ -269,7 +269,7 @@ def play_cells(
         for first in range(0, len(cell.cases), CHUNK):
             cases = cell.cases[first : first + CHUNK]
             progress(done, total)
-            document.add(cell, play(skill, policy, cases, hz, parallel, longest_s=cell.longest_s))
+            document.add(cell, run_cases(skill, policy, cases, hz, parallel, longest_s=cell.longest_s))
             done += len(cases)
     document.data["complete"] = True
     document.write()

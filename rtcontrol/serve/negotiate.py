@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import RemoteTerms, memory_of, wire_call, wire_calls
+from rtcontrol.envs.remote_core import RemoteTerms, memory_bytes, to_wire_call, to_wire_calls
 from rtcontrol.hosts.deciders import SCRIPTED, STSource
 from rtcontrol.hosts.protocol import DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.remote_api import is_policy
@@ -99,8 +99,8 @@ class SessionTerms:
             model=Path(self.model).name,
             model_trained_on_tools=bool(self.trained),
             trained=self.trained,
-            safe_call=wire_call(self.agent.fallback.safe_call),
-            safe_calls=wire_calls(self.agent.fallback.safe_calls),
+            safe_call=to_wire_call(self.agent.fallback.safe_call),
+            safe_calls=to_wire_calls(self.agent.fallback.safe_calls),
             pacing=self.hello.pacing,
             hz=config.hz,
             period_ms=config.period_ns / 1e6,
@@ -226,7 +226,7 @@ def _fallback_of_hello(hello: Hello, tools: Tools, default: Fallback) -> Fallbac
 
 def validated_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
     """Validate safe calls against the tools, and return them. Raises WireError (tools)."""
-    if memory_of([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # the server sends them after each miss
+    if memory_bytes([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # the server sends them after each miss
         problem = f"The safe calls take more than {MAX_SAFE_BYTES >> 10} KiB."
         raise WireError(Code.TOOLS, problem, "Send shorter safe calls.", field="safe_calls", fatal=fatal)
     try:

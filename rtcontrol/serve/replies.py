@@ -6,7 +6,7 @@ import time
 
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import wire_call
+from rtcontrol.envs.remote_core import to_wire_call
 from rtcontrol.loop.active import echo
 from rtcontrol.loop.interpreter import InterpretedSentence
 from rtcontrol.loop.loop import Listener
@@ -62,7 +62,7 @@ def control_message(operator: OperatorControl, session: str) -> ControlMessage:
     if (pending := operator.pending_approval) is None or pending.denied:
         return control
     left_ms = max(0.0, (pending.expires_ns - time.monotonic_ns()) / 1e6)
-    return control.model_copy(update={"id": pending.tick.k, "call": wire_call(pending.call), "ttl_ms": left_ms})
+    return control.model_copy(update={"id": pending.tick.k, "call": to_wire_call(pending.call), "ttl_ms": left_ms})
 
 
 def interpretation_message(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:

@@ -122,13 +122,13 @@ def test_only_executed_calls_of_this_epoch_are_acknowledged() -> None:
     for tick, outcome in enumerate(("executed", "failed", "expired", "refused", "executed")):
         world.emit(tick)
         world.acknowledge(tick, outcome)
-    assert world.env.acknowledged() == [GO, GO]
-    assert world.env.acknowledged() == []
+    assert world.env.pop_acknowledged_calls() == [GO, GO]
+    assert world.env.pop_acknowledged_calls() == []
     world.emit(5)
     world.env.reset(Reset(session=TOKEN, epoch=1))
     world.acknowledge(5)
-    assert world.env.acknowledged() == []
-    assert World().env.acknowledged() is None
+    assert world.env.pop_acknowledged_calls() == []
+    assert World().env.pop_acknowledged_calls() is None
 
 
 def test_only_first_acknowledgement_in_epoch_is_accepted() -> None:
@@ -139,7 +139,7 @@ def test_only_first_acknowledgement_in_epoch_is_accepted() -> None:
     world.acknowledge(0)
     for tick in range(3):
         refused(lambda: world.acknowledge(tick), "sequence")  # noqa: B023
-    assert world.env.acknowledged() == [GO]
+    assert world.env.pop_acknowledged_calls() == [GO]
     assert world.env.traffic.acknowledged == {"executed": 1}
     world.emit(2, "safe", None)  # no call: the client stops by itself
     world.acknowledge(2)
@@ -214,7 +214,7 @@ def test_stored_calls_are_bounded() -> None:
         world.emit(tick, seq=world.latest().seq)
     assert len(world.env.calls._sent) <= MAX_KEPT and len(world.env.arrivals._by_loop_seq) <= MAX_KEPT
     world.acknowledge(0)  # too old, so this has no effect
-    assert world.env.acknowledged() == []
+    assert world.env.pop_acknowledged_calls() == []
 
 
 def test_instruction_is_reported_once_it_is_used() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rtcontrol.agents import Fallback, Tools
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.pictures import picture_file
+from rtcontrol.envs.pictures import encode_picture
 from rtcontrol.envs.thread import WorldThread, _Job
 from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.run.live import WorldPictures
@@ -83,15 +83,15 @@ def test_picture_of_a_world_is_no_tool_unless_it_is_named() -> None:
     ],
 )
 def test_array_becomes_a_picture_file_of_limited_size(picture: Any, shape: tuple[int, int]) -> None:
-    file = picture_file(picture)
+    file = encode_picture(picture)
     assert struct.unpack(">II", file[16:24]) == shape[::-1]
-    assert picture_file(file) is file
+    assert encode_picture(file) is file
 
 
 @pytest.mark.parametrize("picture", [None, "text", b"GIF89a", np.zeros((4, 5, 3)), np.zeros((0, 5, 3), np.uint8), [1]])
 def test_value_that_is_not_a_picture_is_refused(picture: Any) -> None:
     with pytest.raises(ValueError, match="it returned"):
-        picture_file(picture)
+        encode_picture(picture)
 
 
 def test_failing_picture_is_reported_once() -> None:
@@ -129,7 +129,7 @@ def test_third_signal_waits_for_no_world() -> None:
     free, thread = threading.Event(), WorldThread("slow")
     thread.create_world(object)
     thread._jobs.put(_Job(free.wait))
-    thread.hurries = lambda: True
+    thread.must_hurry = lambda: True
     thread.close()
     free.set()
     assert "did not close" in thread.close_error

@@ -119,7 +119,7 @@ def test_hover_goal_on_the_ground_allows_take_off() -> None:
     judge = judge_of(LanderGoal("land"))
     ground = {**STILL, "contact": True}
     judge.step(0.0, 0.0, **ground)
-    judge.change(LanderGoal("hover", 0.0, 0.7))
+    judge.change_goal(LanderGoal("hover", 0.0, 0.7))
     judge.step(0.0, 0.0, **ground)
     assert judge.end is None
     judge.step(0.0, 0.1, **{**ground, "contact": False})
@@ -198,7 +198,7 @@ def test_impossible_lane_change_is_refused(lane: int, direction: str, kmh: float
 
 def test_emergency_brake_acts_when_set_speed_ignores_car() -> None:
     road = empty(kmh=60)
-    road.traffic.put_ahead(road.car, 70.0, 20.0 / KMH)
+    road.traffic.place_ahead(road.car, 70.0, 20.0 / KMH)
     road.obey("set_speed", {"kmh": 60})
     drive(road, 10)
     assert road.counts["emergency brakes"] >= 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcontrol import records as ev
-from rtcontrol.envs.remote_core import wire_call
+from rtcontrol.envs.remote_core import to_wire_call
 from rtcontrol.hosts.deciders import crowd_request, member_replies
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
@@ -336,7 +336,7 @@ class CrowdCore:
                 return
         confidence = min(decision.confidence.values(), default=None)
         confidence = confidence and min(1.0, confidence)
-        self._send_calls(tick.member, tick.k, "fresh", tick.observation, call=wire_call(call), confidence=confidence)
+        self._send_calls(tick.member, tick.k, "fresh", tick.observation, call=to_wire_call(call), confidence=confidence)
         self._activate_call(tick, call, text)
         self._settle_tick(TickOutcome(tick, "null" if call is None else "call", reply, text))
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rtcontrol import records as ev
-from rtcontrol.envs.remote_core import memory_of
+from rtcontrol.envs.remote_core import memory_bytes
 from rtcontrol.hosts.deciders import crowd_request
 from rtcontrol.hosts.protocol import DecisionRequest, Host
 from rtcontrol.loop.warmup import Warmup
@@ -40,7 +40,7 @@ class CrowdLoop:
         if len(sizes) >= MAX_INBOX or sum(sizes) >= MAX_INBOX_BYTES:
             problem, hint = f"{len(sizes)} messages of this crowd are queued.", "Send fewer messages."
             raise WireError(Code.RATE, problem, hint, retryable=True)
-        self.enqueue_event(message, memory_of(message))
+        self.enqueue_event(message, memory_bytes(message))
 
     def enqueue_event(self, event: Message | ev.Event, size: int = 0) -> None:
         """Enqueue a message or an event for the core. `size`: its memory in bytes."""

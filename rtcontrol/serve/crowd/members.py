@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rtcontrol.envs.remote_core import RemoteData, memory_of, wire_calls
+from rtcontrol.envs.remote_core import RemoteData, memory_bytes, to_wire_calls
 from rtcontrol.hosts.deciders import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
@@ -162,7 +162,7 @@ class Members:
 
     def _join_member(self, part: Member) -> CrowdMember:
         terms, member = self._negotiate_member(part), self.by_id.get(part.id)
-        size = memory_of(*(value for value in (part.instruction, part.safe_calls) if value is not None))
+        size = memory_bytes(*(value for value in (part.instruction, part.safe_calls) if value is not None))
         if member is not None and part.epoch < member.epoch:
             problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {member.epoch}."
             raise WireError(Code.EPOCH, problem, "Increase the epoch number each time.", field="epoch")
@@ -225,7 +225,7 @@ class Members:
     def _safe_calls(self, member: Member) -> list[FunctionCall] | None:
         agent = self.terms.agent
         if member.safe_calls is None:
-            return wire_calls(agent.fallback.safe_calls)
+            return to_wire_calls(agent.fallback.safe_calls)
         validated_calls(agent.tools, member.safe_calls)
         return member.safe_calls
 
@@ -256,7 +256,7 @@ class Members:
             problem = f"The agent cannot read the observation ({type(error).__name__}: {error})."
             hint = "Send the fields of `data` that the agent reads, or `text`."
             raise WireError(Code.INVALID, " ".join(problem.split())[:300], hint, field="data") from None
-        size = member.bytes[0], memory_of(text, data)
+        size = member.bytes[0], memory_bytes(text, data)
         self._reserve_memory(member, size, "text" if part.data is None else "data")
         self.observations += 1
         member.store_observation(part, text, data, now_ns)

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rtcontrol.envs.pictures import png
+from rtcontrol.envs.pictures import encode_png
 from rtcontrol.serve.server import Server
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping
@@ -25,7 +25,7 @@ from tests.conformance.check.stand import Stand
 from tests.rtcontrol.serve.conftest import Bench, serving
 
 FILE = jpeg()
-SMALL = png(np.zeros((4, 5, 3), np.uint8))
+SMALL = encode_png(np.zeros((4, 5, 3), np.uint8))
 
 
 @pytest.fixture

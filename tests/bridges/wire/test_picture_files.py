@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rtcontrol.envs.pictures import png
+from rtcontrol.envs.pictures import encode_png
 from rtcontrol_client.wire import Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import Picture, PictureFile
 from rtcontrol_client.wire.pictures import (
@@ -81,7 +81,7 @@ def test_png_is_accepted_with_size() -> None:
     assert check_picture("png", saved("RGB")) == (5, 4)
 
 
-@pytest.mark.parametrize("data", [jpeg(), jpeg(progressive=True), png(np.zeros((40, 50, 3), np.uint8))])
+@pytest.mark.parametrize("data", [jpeg(), jpeg(progressive=True), encode_png(np.zeros((40, 50, 3), np.uint8))])
 def test_picture_cut_off_anywhere_is_refused(data: bytes) -> None:
     for length in range(len(data) - 1):
         assert why_not(data[:length])

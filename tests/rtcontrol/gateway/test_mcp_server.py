@@ -20,7 +20,7 @@ import pytest
 from gateway_peer import Flying
 from websockets.sync.client import connect
 
-from rtcontrol.envs.pictures import png
+from rtcontrol.envs.pictures import encode_png
 from rtcontrol_client import Client as Robot
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
 from tests.bridges.client.worlds import OWN
@@ -212,7 +212,7 @@ def test_server_ends_with_stdin_and_prints_messages_only(flying: Flying) -> None
 
 
 LARGE = enlarged(jpeg(200, 120), MAX_PICTURE_BYTES)
-SMALL = png(np.full((30, 40, 3), 9, np.uint8))
+SMALL = encode_png(np.full((30, 40, 3), 9, np.uint8))
 
 
 async def _until_read(looking: Client, file: bytes) -> Any:

@@ -15,7 +15,7 @@ from commands import call, refused, settings
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.bench.situations import situations
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.evaluate import Case, EvaluationWorld, cases, play
+from rtcontrol.envs.evaluate import Case, EvaluationWorld, cases, run_cases
 from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
@@ -163,7 +163,7 @@ def test_call_acts_even_in_tick_without_step() -> None:
         return [Call("walk", {"step": 1}) if worlds[0].tick == 0 else None]
 
     # At 30 Hz two of three ticks of this world have no step: the first one's call is in force all the same.
-    played = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
+    played = run_cases(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
     assert called[1] == ["walk(step=1)"] and played[0].episode.detail["end"] == "fell"
 
 
@@ -182,7 +182,7 @@ def test_long_hold_ends_in_the_safe_call() -> None:
         made.extend(policy(worlds))
         return made[-1:]
 
-    played = play(SKILL, decide, cases(LEFT, [0]), HZ)
+    played = run_cases(SKILL, decide, cases(LEFT, [0]), HZ)
     assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
     assert played[0].policy_data["held"] == len(made)
 
@@ -193,7 +193,7 @@ def test_null_that_means_uncertainty_is_held() -> None:
             return Decision(None, {"function": 0.9})
 
     policy = ModelPolicy(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
-    played = play(SKILL, policy, cases(LEFT, [0]), HZ)
+    played = run_cases(SKILL, policy, cases(LEFT, [0]), HZ)
     assert played[0].policy_data["held"] == 30 and played[0].policy_data["idle"] == [True] * 30
 
 
