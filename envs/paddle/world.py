@@ -98,7 +98,6 @@ class PaddleWorld:
         self.other_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def step(self) -> None:
-        """Advance the game by one step of 1/60 s."""
         self.own_y = min(max(self.own_y + self.own_v / STEPS_A_SECOND, TOP), BOTTOM)
         self.other_y = min(max(self.other_y + self.other_v / STEPS_A_SECOND, TOP), BOTTOM)
         if self.pause > 0:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Intent, Near, Place, Turn, emergency, room, slowing_m, wanted
+from rtcontrol_client.carla import intent as rules
+from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, CallContext, Intent, NearVehicle, Turn
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
 LENGTH = 4.6
@@ -170,15 +171,15 @@ class Road:
         if self._is_too_late(turn) or self.intent.obey(name, arguments, self.place()) is not None:
             self.counts["refused calls"] += 1
             return
-        if wish := self.intent.take_wish():
-            if room(self.car.speed, *self._near_cars(self.car.lane + wish)):
+        if wish := self.intent.pop_requested_change():
+            if rules.has_room(self.car.speed, *self._near_cars(self.car.lane + wish)):
                 self.shift, self._progress = wish, 0.0
             else:
                 self.counts["refused calls"] += 1
 
-    def place(self) -> Place:
+    def place(self) -> CallContext:
         lane, lanes = self._shown_lane()
-        return Place(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
+        return CallContext(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
 
     def junction_m(self) -> float | None:
         """Return the distance to the next junction in metres: 0 inside a junction, None if it is not within SIGHT_M."""
@@ -231,7 +232,7 @@ class Road:
         """Return whether the next junction is too near to slow down for this turn, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self.junction.way is not None:
             return False
-        return self.junction.start - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
+        return self.junction.start - self.car.s < rules.slowing_distance_m(self.car.speed, TURN_KMH / KMH)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -240,8 +241,8 @@ class Road:
         car = self.car
         self.time += DT
         ahead = None if self._is_turning() else self._near_cars(car.lane)[0]
-        target = wanted(self.intent, car.speed, self.limit, ahead)
-        if braking := emergency(car.speed, ahead):
+        target = rules.target_acceleration(self.intent, car.speed, self.limit, ahead)
+        if braking := rules.needs_emergency_brake(car.speed, ahead):
             target = -FULL_BRAKE
         self._count_if_started("emergency brakes", braking)
         self.acceleration += (target - self.acceleration) * min(1.0, DT / LAG_S)
@@ -316,10 +317,10 @@ class Road:
         touching = any(car.lane in occupied and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
         self._count_if_started("crash", touching)
 
-    def _near_cars(self, lane: int) -> tuple[Near | None, Near | None]:
+    def _near_cars(self, lane: int) -> tuple[NearVehicle | None, NearVehicle | None]:
         """Return gap and speed of the nearest car ahead and of the nearest car behind in a lane."""
         ahead, behind = self.neighbours(lane)
         return (
-            None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),
-            None if behind is None else Near(max(0.0, self.car.s - LENGTH - behind.s), behind.speed),
+            None if ahead is None else NearVehicle(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),
+            None if behind is None else NearVehicle(max(0.0, self.car.s - LENGTH - behind.s), behind.speed),
         )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from rtcontrol_client import ClientError, Standing
 from rtcontrol_client.carla.control import Control
-from rtcontrol_client.carla.driver import Counts, Driver, observe
+from rtcontrol_client.carla.driver import DriveCounts, Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
-from rtcontrol_client.carla.lights import govern
+from rtcontrol_client.carla.lights import set_stop_lines
 from rtcontrol_client.carla.observing import Scene
 from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.carla.world import CarlaWorld
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from rtcontrol_client.carla.observing import Body
 
 
-# Simulated time within which the vehicle must brake to a halt at the end.
+# At the end of a run, the vehicle brakes to a halt within this simulated time.
 HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
 DECIDE_S = 30.0
-LEAN = 0.05  # the share of an interval by which one instant may be shifted
+MAX_SHIFT = 0.05  # the largest shift of the next step, as a share of the step interval
 FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
 log = logging.getLogger("rtcontrol.carla")
 
 
 class Trace:
-    """A trace file of JSON lines, opened for appending. After a write error the file is closed with a warning, and the
-    drive continues."""
+    """A trace file of JSON lines, opened for appending. After a write error, the file is closed with a warning, and the
+    drive continues without a trace."""
 
     def __init__(self, path: Path) -> None:
         if path.is_fifo():
-            path.unlink()  # it would block the drive
+            path.unlink()  # opening a FIFO would block the drive
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
@@ -68,33 +68,31 @@ class Trace:
             try:
                 self._file.write(json.dumps(line) + "\n")
             except OSError as error:
-                log.warning("%s ends here: it cannot be written any more (%s)", self._file.name, error)
+                log.warning("the trace %s is incomplete: it can no longer be written (%s)", self._file.name, error)
                 self.close()
 
     def close(self) -> None:
-        """Close the file, and drop data that cannot be written."""
+        """Close the file; data that cannot be written is lost."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
-class Grid:
-    """Instants at a fixed interval. After a delay, missed instants are skipped and the phase stays the same."""
+class StepTimer:
+    """A timer with a fixed interval. Missed intervals are skipped, which does not shift the later ones."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
         self._next_s = time.monotonic()
 
     def delay(self, seconds: float) -> None:
-        """Shift all following instants by at most a small part of an interval, so that simulated time keeps its
-        rate."""
-        max_shift_s = LEAN * self._step_s
+        """Shift all following intervals by `seconds`, limited to the share MAX_SHIFT of an interval, so that simulated
+        time does not visibly change its speed."""
+        max_shift_s = MAX_SHIFT * self._step_s
         self._next_s += min(max(seconds, -max_shift_s), max_shift_s)
 
     def wait(self) -> int:
-        """Sleep until the next instant of the grid; return how many instants were skipped."""
-        left = self._next_s - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        """Sleep until the next interval starts; return the number of skipped intervals."""
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
         skipped = int((time.monotonic() - self._next_s) / self._step_s)
         self._next_s += (skipped + 1) * self._step_s
         return skipped
@@ -126,7 +124,7 @@ class CarlaSession(BridgeSessions):
         }
 
     def early_s(self) -> float:
-        """Return how many seconds too early for the server's tick the observation was sent (negative: too late), or 0
+        """Return by how many seconds observations are too early for the server's ticks (negative: too late). Return 0
         if this is unknown or the server has another rate."""
         client = self.client
         if client is None or not client.connected or not client.timed:
@@ -143,8 +141,8 @@ class CarlaSession(BridgeSessions):
             self.client.observe(data=data)
 
     def decide(self, data: Mapping[str, Any]) -> Standing | None:
-        """Send an observation and wait for its call; return None if the session ended. The previous call is never
-        returned, since a lockstep drive must not depend on timing."""
+        """Send an observation and wait for its call; return None if the session ended. Never returns the previous call,
+        because a lockstep drive must not depend on timing."""
         if (client := self.client) is None:
             return None
         try:
@@ -166,16 +164,16 @@ class CarlaSession(BridgeSessions):
             self.client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
 
-def obey_safe(driver: Driver, standing: Standing) -> None:
-    """Execute all safe calls in order. `stop` replaces a safe call that is missing or that the driver refuses."""
+def execute_safe_calls(driver: Driver, standing: Standing) -> None:
+    """Execute all safe calls in order. Execute `stop` if there is no safe call, or if the driver refuses one."""
     for call in standing.calls or (STOP,):
         if driver.obey(call.name, call.arguments) is not None:
             driver.obey(STOP.name, STOP.arguments)
 
 
 @dataclass(slots=True)
-class Drive:
-    """The duration of a drive since a server first accepted the bridge, and the number of skipped steps."""
+class DriveStatistics:
+    """Statistics of a drive since a server first accepted the bridge: its duration and the number of skipped steps."""
 
     started_s: float = field(default_factory=time.monotonic)
     simulated_s: float = 0.0
@@ -189,12 +187,12 @@ class CarlaBridge:
     def __init__(self, world: CarlaWorld) -> None:
         self._world = world
         road = TownRoad(world.map)
-        govern(road, world.lamps())
+        set_stop_lines(road, world.lamps())
         self._driver = Driver(road, world.options.step_s)
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
         self._session = CarlaSession(self._options)
-        self._drive = Drive()
+        self._drive = DriveStatistics()
         self._last_executed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
@@ -211,7 +209,7 @@ class CarlaBridge:
         self._stopped = True
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Brake the car fully, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
+        """Request that `run` brakes the car fully and then calls `halt` to stop the process. For signal handlers."""
         self._suspend_process = halt
 
     def _brake_and_suspend(self, halt: Callable[[], None]) -> None:
@@ -220,19 +218,18 @@ class CarlaBridge:
         halt()
 
     def instruct(self, text: str) -> None:
-        """Send a new instruction to the server."""
         self._session.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Run until `stop`, the end of the session, or the end of the duration. `retake` (`Shutdown.retake`) is called
-        each step.
+        """Run until `stop` is called, the session ends, or the duration has passed. `retake` (`Shutdown.retake`) is
+        called before each step.
 
-        Raises ClientError if the server refuses, CarlaBridgeError if CARLA is lost for too long.
+        Raises ClientError if the server refuses the session, CarlaBridgeError if CARLA does not respond for too long.
         """
         self._retake = retake
         watcher = threading.Thread(target=self._interrupt_on_stop, daemon=True)
         watcher.start()
-        # Objects that exist by now stay alive, so the garbage collector may skip them.
+        # The objects that exist now live until the end, so exempt them from garbage collection.
         gc.collect()
         gc.freeze()
         drive = self._drive_lockstep if self._options.clock == "lockstep" else self._drive_paced
@@ -244,7 +241,7 @@ class CarlaBridge:
                     self._wait_for_server(lost)
             self._brake_to_halt()
         except Exception:
-            # Whatever ended the run, never leave the car moving.
+            # Never leave the car moving, whatever the error is.
             self._brake_to_halt()
             raise
         finally:
@@ -255,7 +252,7 @@ class CarlaBridge:
                 self._trace.close()
 
     def summary(self) -> str:
-        """Return one line with the figures of the drive."""
+        """Return one line with statistics of the drive."""
         calls = self._session.counts(("fresh", "held", "safe", "expired"))
         drive, driver = self._drive, self._driver.counts
         counts = ", ".join(f"{name} {count}" for name, count in calls.items())
@@ -268,7 +265,7 @@ class CarlaBridge:
     # The methods below drive, either by the wall clock or in lockstep.
 
     def _drive_paced(self) -> None:
-        grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
+        grid, steps, k = StepTimer(self._options.step_s), self._options.steps, 0
         while not self._is_over():
             self._drive.skipped += grid.wait()
             self._keep_session()
@@ -286,7 +283,7 @@ class CarlaBridge:
                 time.sleep(0.02)
                 continue
             observation = self._observation()
-            if observation is None:  # nothing to decide
+            if observation is None:  # without an observation there is no decision, so brake
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
             standing = self._session.decide(observation)
@@ -307,9 +304,9 @@ class CarlaBridge:
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
     def _keep_session(self) -> None:
-        """Keep the session open; counts and trace start when a server first accepts the bridge."""
+        """Open or reopen the session; statistics and trace start when a server first accepts the bridge."""
         if self._session.keep() and self._session.number == 1:
-            self._drive, self._driver.counts = Drive(), Counts()
+            self._drive, self._driver.counts = DriveStatistics(), DriveCounts()
             if self._options.trace is not None:
                 try:
                     self._trace = Trace(self._options.trace)
@@ -330,18 +327,18 @@ class CarlaBridge:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
     def _observation(self) -> dict[str, Any] | None:
-        """Return the observation, or None if a figure is not a number: the driver brakes and the tick is missed."""
+        """Return the observation, or None if a value is NaN (the driver then brakes, and the tick is missed)."""
         try:
             return observe(self._scene, self._driver)
         except ValueError:
             return None
 
     def _execute_call(self, standing: Standing) -> None:
-        """Execute each new call once, since the effect of a call lasts, but execute safe calls in every step."""
+        """Execute a new call once, because its effect lasts; execute safe calls in every step."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._last_executed = None
-            obey_safe(self._driver, standing)
+            execute_safe_calls(self._driver, standing)
             return
         key = (self._session.number, standing.tick)
         if key == self._last_executed:
@@ -352,18 +349,18 @@ class CarlaBridge:
     # The methods below handle faults and the end of the run.
 
     def _wait_for_server(self, lost: ServerLost) -> None:
-        """Wait for a CARLA server that hangs. Raises CarlaBridgeError if the server is gone or does not continue."""
+        """Wait for a CARLA server that hangs. Raises CarlaBridgeError if it has exited or hangs for too long."""
         where, limit_s = self._options.server, self._options.reconnect_s
         lost_s = time.monotonic()
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, limit_s)
-        # A server that only hangs will brake the car first when it continues.
+        # When a hanging server continues, this braking is the first command that it executes.
         self._world.control(FULL_STOP)
         while time.monotonic() - lost_s < limit_s:
             self._keep_session()
             if self._is_over():
                 return
             try:
-                self._world.back()
+                self._world.try_step()
                 self._scene = self._world.scene()
                 log.warning("the CARLA server is back after %.1f s", time.monotonic() - lost_s)
                 return
@@ -378,7 +375,7 @@ class CarlaBridge:
 
     def _brake_to_halt(self) -> None:
         """Brake the car to a halt at the end of the run."""
-        grid = Grid(self._options.step_s)
+        grid = StepTimer(self._options.step_s)
         ended, simulated_s = Standing(None, "safe", cause="ended"), self._drive.simulated_s
         try:
             for _ in range(round(HALT_S / self._options.step_s)):

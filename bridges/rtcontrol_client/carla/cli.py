@@ -42,7 +42,7 @@ FLAGS = {
     "carla-port": ("port", "its port (default: 2000)"),
     "instruct": ("instruction", "the instruction (default: the agent's)"),
     "clock": ("clock", "wall: the world runs on (default); lockstep: it waits"),
-    "duration": ("duration_s", "end after so many seconds"),
+    "duration": ("duration_s", "end after this many seconds"),
 }
 log = logging.getLogger("rtcontrol.carla")
 
@@ -59,7 +59,8 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
         parser.add_argument(f"--{flag}", dest=name, help=text)
     names = ", ".join(DriveOptions.model_fields)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=f"one of {names}")
-    parser.add_argument("--clean", type=Path, default=None, metavar="FILE", help="only undo what a killed bridge left")
+    help_text = "only undo the changes that a killed bridge left on CARLA"
+    parser.add_argument("--clean", type=Path, default=None, metavar="FILE", help=help_text)
     values = vars(parser.parse_args(given))
     settings, clean = values.pop("set"), values.pop("clean")
     values |= {name: value for name, _, value in (setting.partition("=") for setting in settings)}
@@ -67,14 +68,13 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
-    """Run the command and return its exit status. An error is printed on stderr, or sent to the supervisor on
-    stdout."""
+    """Run the command; return its exit status. Print an error, or send it to a supervising `rtcontrol run`."""
     outlive_terminal()
     values, clean = arguments(sys.argv[1:] if given is None else given, prog)
     supervised = bool(values.get("once"))
     logging.getLogger().setLevel(logging.INFO)
     try:
-        # Shield only the log: the supervisor reads events on stdout, and a crash must not lose any.
+        # Only the log uses the non-blocking Outbox; events for the supervisor are printed, so a crash loses none.
         form = "%(message)s" if supervised else "%(asctime)s %(levelname)s %(message)s"
         with Outbox(2) as lines, OutboxLog(lines, form):
             return run(DriveOptions.of(values), clean)
@@ -91,23 +91,23 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
 
 
 def send_event(event: str, **fields: Any) -> None:
-    """Send an event to the supervisor, as a line on stdout."""
+    """Send an event to the supervising process as a JSON line on stdout."""
     with contextlib.suppress(OSError):
         print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def run(options: DriveOptions, clean: Path | None) -> int:
-    """Run a drive or a clean-up; return the exit status. Raises CarlaBridgeError, ClientError."""
+    """Run a drive, or only undo the changes in the journal `clean`. Raises CarlaBridgeError, ClientError."""
     if importlib.util.find_spec("carla") is None:
         text = "The CARLA bridge needs CARLA's client."
         raise CarlaBridgeError(text, "Install it: pip install 'rtcontrol-client[carla]'.")
     if clean is not None:
-        from rtcontrol_client.carla.world import clean as undo
+        from rtcontrol_client.carla.world import undo_journal
 
-        print("; ".join(undo(clean)), file=sys.stderr)
+        print("; ".join(undo_journal(clean)), file=sys.stderr)
         return 0
     with Shutdown(lambda name: None) as ending:
-        path = journal.place(options.host, options.port)
+        path = journal.journal_path(options.host, options.port)
         if options.once:
             send_event("begun", journal=str(path))
         from rtcontrol_client.carla.world import CarlaWorld  # this import fails without CARLA's client
@@ -142,7 +142,7 @@ def _run_drive(world: Any, ending: Shutdown) -> int:
 
 
 def _read_instructions(bridge: Any, supervised: bool) -> None:
-    """Send each input line to the server as an instruction. With a supervisor, the end of input ends the bridge."""
+    """Send each input line to the server as an instruction. If supervised, stop the bridge at the end of input."""
     for text in typed_lines():
         bridge.instruct(text)
     if supervised:

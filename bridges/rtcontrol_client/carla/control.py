@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-# The assumed acceleration of full throttle and full brakes, m/s2; the integrals correct the error.
+# The assumed acceleration of full throttle and full brakes in m/s2; `PedalController` corrects for the actual values.
 ENGINE, BRAKES = 4.0, 8.0
 DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of each integral, per m/s2 of error and second
 DRIVE_MOST, BRAKE_MOST = 0.8, 0.5
-# The measured and the wanted acceleration are compared as means over about this time.
+# The measured and the requested acceleration are compared as means over about this time.
 MEAN_S = 0.25
-STANDING, HOLD = 0.3, 0.3  # below this speed (m/s), without a wish to drive, hold the vehicle with this brake
+STANDING, HOLD = 0.3, 0.3  # below this speed (m/s), if no acceleration is requested, apply this share of the brakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Control:
     hand_brake: bool = False
 
 
-class Throttle:
-    """A PI controller of the acceleration. `hold` converges to the throttle that keeps the speed, `more` to the brake
-    that is needed in addition. Both pause while a pedal is at its limit (anti-windup)."""
+class PedalController:
+    """A PI controller of the acceleration. Its integrals are `hold`, which converges to the throttle that keeps the
+    speed, and `more`, which converges to the additional brake. Both pause while a pedal is at its limit."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -39,7 +39,7 @@ class Throttle:
         self._expected = 0.0
 
     def step(self, wanted: float, speed: float) -> Control:
-        """Return the pedals for a finite acceleration (m/s2) and speed (m/s). Call once per simulation step."""
+        """Return the pedals for a requested acceleration (m/s2) at a speed (m/s), both finite. Call once per step."""
         self._update_integrals(wanted, speed)
         if wanted <= 0.0 and speed < STANDING:
             self.more = 0.0
@@ -48,7 +48,7 @@ class Throttle:
         if throttle >= 0.0:
             self.more = 0.0
             return Control(throttle=_clamped_share(throttle))
-        # With no throttle the vehicle slows by `hold`; the brakes provide the rest.
+        # Without throttle the vehicle already slows down by `hold`; the brakes provide the rest.
         return Control(brake=_clamped_share(-throttle * ENGINE / BRAKES + self.more))
 
     def _update_integrals(self, wanted: float, speed: float) -> None:
@@ -78,12 +78,12 @@ def _clamped_share(value: float) -> float:
     return _clamped(value, 0.0, 1.0) if math.isfinite(value) else 0.0
 
 
-AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance: seconds of driving, within these limits
-LATERAL = 6.5  # m/s2, the largest lateral acceleration of any steering
-CREEP = 2.0  # m/s, below which the lateral acceleration is not limited
-RATE = 2.0  # share of the whole range per second
-TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # curvature that corrects a biased steering
-# Speed in km/h, and the share of the steering that CARLA's vehicles apply at this speed.
+AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance is the way of AHEAD_S, within these limits
+LATERAL = 6.5  # maximum lateral acceleration in m/s2
+CREEP = 2.0  # speed in m/s below which the lateral acceleration is not limited
+RATE = 2.0  # maximum change of the steering per second
+TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # integral correction (a curvature) of a steering bias
+# Pairs of a speed in km/h and the share of the maximum steering angle that CARLA's vehicles apply at this speed.
 WHEELBASE_M, MAX_STEER = 2.85, math.radians(70.0)
 CURVE = ((0.0, 1.0), (20.0, 0.9), (60.0, 0.8), (120.0, 0.7))
 
@@ -92,7 +92,7 @@ def look_ahead_m(speed: float) -> float:
     return min(max(AHEAD_S * speed, LEAST_M), MOST_M)
 
 
-class Steer:
+class SteeringController:
     """The steering controller, for a vehicle with the dimensions of CARLA's Model 3."""
 
     def __init__(self, dt_s: float) -> None:
@@ -100,27 +100,27 @@ class Steer:
         self.value = 0.0
         self.trim = 0.0
 
-    def step(self, forward: float, right: float, speed: float, off_m: float) -> float:
+    def step(self, forward: float, right: float, speed: float, offset_m: float) -> float:
         """Return the steering, from -1 (left) to 1, towards a target `forward` and `right` of the rear axle (m).
 
-        `off_m` is how far the vehicle is to the right of its wanted place. All values are finite. Call once per
+        `offset_m` is how far the vehicle is to the right of its planned path. All values are finite. Call once per
         simulation step.
         """
         distance2 = forward * forward + right * right
         curvature = 2.0 * right / distance2 if distance2 > 1e-6 else 0.0
-        if abs(off_m) < TRIM_WITHIN_M and speed > CREEP:
-            self.trim = _steer_within(self.trim - TRIM_RATE * off_m * self.dt_s, TRIM_MOST)
+        if abs(offset_m) < TRIM_WITHIN_M and speed > CREEP:
+            self.trim = _steer_within(self.trim - TRIM_RATE * offset_m * self.dt_s, TRIM_MOST)
         max_curvature = LATERAL / max(speed, CREEP) ** 2
         curvature = _steer_within(curvature + self.trim, max_curvature)
-        max_angle = MAX_STEER * steering_left(3.6 * speed)
+        max_angle = MAX_STEER * steering_share(3.6 * speed)
         wish = _steer_within(math.atan(WHEELBASE_M * curvature) / max_angle, 1.0)
         change = _steer_within(wish - self.value, RATE * self.dt_s)
         self.value = _steer_within(self.value + change, 1.0)
         return self.value
 
 
-def steering_left(kmh: float) -> float:
-    """Return the share of the steering that CARLA applies at a speed."""
+def steering_share(kmh: float) -> float:
+    """Return the share of the maximum steering angle that CARLA's vehicles apply at a speed."""
     for (low, share), (high, share_high) in pairwise(CURVE):
         if kmh <= high:
             return share + (share_high - share) * max(kmh - low, 0.0) / (high - low)

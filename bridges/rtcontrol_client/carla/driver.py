@@ -1,6 +1,6 @@
-"""The driver, which keeps its lane and executes the last call, step by step.
+"""The driver, which keeps the vehicle in its lane and carries out the last call, step by step.
 
-`look` locates the vehicle and its surroundings, `obey` accepts a call, `step` returns pedals and steering.
+`look` locates the vehicle and the vehicles around it, `obey` accepts a call, `step` returns pedals and steering.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Any
 
 from rtcontrol_client.carla import intent as rules
 from rtcontrol_client.carla import observing
-from rtcontrol_client.carla.control import WHEELBASE_M, Control, Steer, Throttle, look_ahead_m
-from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, Intent, Near, Place, Turn
+from rtcontrol_client.carla.control import WHEELBASE_M, Control, PedalController, SteeringController, look_ahead_m
+from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, CallContext, Intent, NearVehicle, Turn
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
-from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
+from rtcontrol_client.carla.observing import Body, DriverView, LaneOccupancy, Scene
 
-# If the vehicle is farther off its lane, or moved farther in one step, something else moved it.
+# A vehicle farther off its lane, or with a longer move in a single step, was moved by something else, not by driving.
 LOST_M, JUMP_M = 6.0, 25.0
-# The vehicle counts as in the other lane from this distance beyond the border.
+# The vehicle is in the next lane when its centre is farther than this beyond the border.
 FIRM_M = 0.05
 # A change of lanes takes at least this time and this distance.
 TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
-GIVE_UP_S = 4.0  # the time after the planned end at which a change of lanes is given up
-BACK_M = 15.0  # the distance in which the vehicle returns to the centre of its lane
-CLEAR_M = 0.25  # vehicles with less sideways distance to our path block the path
-CLOSING = 0.5  # m/s, the smallest closing speed that is assumed while changing lanes
-LARGEST = 200.0  # the largest number in calls
-NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
+GIVE_UP_S = 4.0  # a lane change that is incomplete this long after its planned end is cancelled
+BACK_M = 15.0  # distance in which the vehicle returns to the centre of its lane
+CLEAR_M = 0.25  # a vehicle with less sideways distance than this to our path blocks the path
+CLOSING = 0.5  # minimum closing speed in m/s that is assumed for other vehicles during a lane change
+LARGEST = 200.0  # the largest number that a call may contain
+NOWHERE = CallContext(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 log = logging.getLogger("rtcontrol.carla")
 
 
 @dataclass(slots=True)
-class Passed:
-    """The changes in one step. `sideways_m` is the change of the offset when the vehicle came into another lane. The
-    vehicle `entered` a junction, or was `lost` because something moved it elsewhere."""
+class TrackChanges:
+    """The changes of the track in one step. `sideways_m` is the change of the offset when the vehicle crossed into
+    another lane, `entered` whether it entered a junction, `lost` whether something moved it elsewhere."""
 
     sideways_m: float = 0.0
     entered: bool = False
     lost: bool = False
 
 
-class Track:
-    """The lane of a vehicle, the distance along the lane, and the offset to the right of the centre line."""
+class LaneTrack:
+    """The position of a vehicle: its lane, the distance along the lane, and the offset to the right of its centre."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -55,49 +55,49 @@ class Track:
         self._lane: LaneLine | None = None
 
     def route(self, turn: Turn) -> Route:
-        """Return the route from the start of the current lane, with the chosen turn at the next junction."""
+        """Return the route from the start of the current lane, with this turn at the next junction."""
         lane = self._current()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
-    def follow(self, own: Body, intent: Intent) -> Passed:
-        """Update the track to the vehicle's position; use the intent's turn at a junction and clear the turn after it.
+    def follow(self, own: Body, intent: Intent) -> TrackChanges:
+        """Update the track to the vehicle's position. At a junction, take the intent's turn, and clear it afterwards.
 
-        Raises ValueError if there is no road.
+        Raises ValueError if the map has no road there.
         """
-        passed = Passed()
+        changes = TrackChanges()
         if self._lane is None:
             self._locate(own)
-            return passed
+            return changes
         lane, before = self._lane, self.s
         self.s, self.lateral_m = lane.project(own.x, own.y, self.s)
         if abs(self.lateral_m) > LOST_M or abs(self.s - before) > JUMP_M or self.s < -FIRM_M:
             self._locate(own)
-            passed.lost = self._lane is not lane
-            return passed
-        self._enter_next_lanes(own, intent, passed)
-        self._change_lane(own, passed)
-        return passed
+            changes.lost = self._lane is not lane
+            return changes
+        self._enter_next_lanes(own, intent, changes)
+        self._change_lane(own, changes)
+        return changes
 
-    def _enter_next_lanes(self, own: Body, intent: Intent, passed: Passed) -> None:
+    def _enter_next_lanes(self, own: Body, intent: Intent, changes: TrackChanges) -> None:
         for _ in range(8):
             lane = self._current()
             if self.s <= lane.length or not lane.after:
                 return
             following = self.route(intent.turn).lanes[1]
-            passed.entered = passed.entered or (following.junction and not lane.junction)
+            changes.entered = changes.entered or (following.junction and not lane.junction)
             if lane.junction and not following.junction:
                 intent.passed_junction()
             self._lane = following
             self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
 
-    def _change_lane(self, own: Body, passed: Passed) -> None:
+    def _change_lane(self, own: Body, changes: TrackChanges) -> None:
         lane, before_m = self._current(), self.lateral_m
         other = lane.left if before_m < 0 else lane.right
         if other is None or abs(before_m) <= 0.5 * lane.width + FIRM_M:
             return
         self.s, self.lateral_m = other.project(own.x, own.y, self.s * other.length / lane.length)
         self._lane = other
-        passed.sideways_m = self.lateral_m - before_m
+        changes.sideways_m = self.lateral_m - before_m
 
     def _locate(self, own: Body) -> None:
         position = self.road.place(own.x, own.y, own.z, own.yaw_deg)
@@ -113,8 +113,8 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """A lateral move from `start` to `end`, in metres to the right of the reference lane's centre. `side` is -1 for a
-    change to the left, 1 for a change to the right, and 0 for a return to the centre."""
+    """A lateral move from `start` to `end`, both in metres to the right of the centre of the vehicle's lane. `side` is
+    -1 for a change to the left, 1 for a change to the right, and 0 for a return to the centre."""
 
     side: int
     start: float
@@ -128,18 +128,18 @@ class LaneChange:
         self.progress = min(1.0, self.progress + dt_s * _progress_rate(speed))
 
     def shift_offsets(self, by: float) -> None:
-        """Shift all offsets by a distance, because the reference lane changed."""
+        """Shift both offsets by a distance, because the vehicle is now in another lane."""
         self.start += by
         self.end += by
 
     def lateral(self, ahead_m: float, speed: float) -> float:
-        """Return the planned offset from the reference lane's centre at a distance ahead."""
+        """Return the planned offset from the lane's centre at a distance ahead."""
         progress = min(1.0, self.progress + ahead_m * _progress_rate(speed) / max(speed, 0.1))
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
     def is_complete(self, lateral_m: float) -> bool:
-        """Return whether the change of lanes is complete for a vehicle with this offset."""
+        """Return whether a vehicle with this offset has completed the lane change."""
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
@@ -148,8 +148,8 @@ def _progress_rate(speed: float) -> float:
 
 
 @dataclass(slots=True)
-class Counts:
-    """The counters of a drive; `emergencies` counts how often emergency braking started, not its steps."""
+class DriveCounts:
+    """Statistics of a drive; `emergencies` is how often emergency braking started."""
 
     emergencies: int = 0
     lane_changes: int = 0
@@ -158,9 +158,9 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Braking:
-    """The state of the emergency brake. `could_stop`: the vehicle could stop at the stop line ahead. `for_line`: the
-    vehicle brakes for that line."""
+class EmergencyBrake:
+    """The state of the emergency brake. `could_stop` is whether the vehicle was able to stop at the stop line ahead,
+    `for_line` whether it brakes for this line."""
 
     active: bool = False
     could_stop: bool = False
@@ -172,23 +172,23 @@ class Driver:
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.dt_s = dt_s
-        self.intent, self.counts = Intent(), Counts()
-        self._track, self._occupancy = Track(road), LaneOccupancy(road)
-        self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
+        self.intent, self.counts = Intent(), DriveCounts()
+        self._track, self._occupancy = LaneTrack(road), LaneOccupancy(road)
+        self._steer, self._throttle = SteeringController(dt_s), PedalController(dt_s)
         self._active_change: LaneChange | None = None
         self._scene: Scene | None = None
-        self.view: View | None = None  # result of the last look
-        self._braking, self._last_refusal = Braking(), ""  # the kind of the last refusal
+        self.view: DriverView | None = None  # result of the last `look`
+        self._braking, self._last_refusal = EmergencyBrake(), ""  # the last reason for a refusal, without its numbers
 
     @property
     def shift(self) -> int:
-        """Return the direction of the change of lanes: -1 left, 0 none, 1 right."""
+        """Return the direction of the active lane change: -1 (left), 1 (right), or 0 for none."""
         return 0 if self._active_change is None else self._active_change.side
 
-    def look(self, scene: Scene) -> View:
-        """Return the vehicle's place and surroundings; the same scene is evaluated only once.
+    def look(self, scene: Scene) -> DriverView:
+        """Return the vehicle's position and the vehicles around it; the same scene is evaluated only once.
 
-        Raises ValueError if the vehicle's figures are not numbers, or if there is no road.
+        Raises ValueError if a value of the vehicle is NaN or too large, or if there is no road.
         """
         if scene is self._scene and self.view is not None:
             return self.view
@@ -196,34 +196,34 @@ class Driver:
             raise ValueError("the vehicle's place is not a number")
         self._occupancy.update(scene.others)
         track = self._track
-        passed = track.follow(scene.own, self.intent)
+        changes = track.follow(scene.own, self.intent)
         if self._active_change is not None:
-            self._active_change.shift_offsets(passed.sideways_m)
-        if passed.lost:
+            self._active_change.shift_offsets(changes.sideways_m)
+        if changes.lost:
             self._active_change = None
-        if passed.sideways_m or passed.lost:
+        if changes.sideways_m or changes.lost:
             self._cancel_late_turn(scene.own.speed)
-        if passed.entered and not self._target_continues():
+        if changes.entered and not self._target_continues():
             self._return_to_centre(track.lateral_m)
-        view = observing.look(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
+        view = observing.build_view(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
         self._scene, self.view = scene, view
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Execute a call; return why it was refused, or None. A lane change needs an earlier `look`."""
+        """Execute a call. Return the reason if it is refused, else None. A lane change needs an earlier `look`."""
         reason = self._apply_call(name, arguments)
         if reason is not None:
             self._log_refusal(reason)
         return reason
 
     def _log_refusal(self, reason: str) -> None:
-        """Log a refusal, unless the last refusal was of the same kind, since a model repeats its calls at each tick."""
+        """Log a refusal, unless the previous refusal had the same reason: a model repeats its calls in each tick."""
         before, self._last_refusal = self._last_refusal, reason.split(":")[0]
         if self._last_refusal != before:
             log.warning("call refused: %s", reason)
 
     def step(self, scene: Scene) -> Control:
-        """Return the pedals and the steering until the next step."""
+        """Return the pedals and the steering for the next step."""
         try:
             view = self.look(scene)
         except ValueError:
@@ -238,14 +238,14 @@ class Driver:
     # The methods below execute calls.
 
     def _late_turn_reason(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
-        late = observing.late(route, s, speed)
+        late = observing.too_short_distance(route, s, speed)
         if late is None:
             return None
         way = "go straight on" if turn == "straight" else f"turn {turn}"
         return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
 
     def _cancel_late_turn(self, speed: float) -> None:
-        """Cancel the chosen turn if, after changing lanes, there is too little road left for it."""
+        """Cancel the chosen turn if, in the new lane, the junction is too near to slow down for it."""
         turn = self.intent.turn
         reason = self._late_turn_reason(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
@@ -259,23 +259,23 @@ class Driver:
         view = self.view
         try:
             turn = arguments["at_next_junction"] if name == "turn" else self.intent.turn
-            # Repeating the chosen turn, or choosing one inside a junction, has no effect.
+            # A turn that is already chosen, or that is chosen inside a junction, has no effect.
             if view is not None and not view.lane.junction and turn != self.intent.turn and turn in TURNS:
                 reason = self._late_turn_reason(turn, self._track.road.route(view.lane, turn), view.s, view.own.speed)
                 if reason is not None:
                     return reason
-            place = NOWHERE if view is None else observing.place(view, self.shift)
+            place = NOWHERE if view is None else observing.call_context(view, self.shift)
             reason = self.intent.obey(name, arguments, place)
         except (KeyError, ValueError, TypeError):
             return "this is not a driver's call"
-        wish = self.intent.take_wish()
+        wish = self.intent.pop_requested_change()
         return reason if not wish or view is None else self._start_change(wish, view)
 
-    def _start_change(self, wish: int, view: View) -> str | None:
+    def _start_change(self, wish: int, view: DriverView) -> str | None:
         side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
         if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
-        if not rules.room(view.own.speed, side.ahead, side.behind):
+        if not rules.has_room(view.own.speed, side.ahead, side.behind):
             return "another vehicle is next to us"
         across = 0.5 * (view.lane.width + lane.width)
         self._active_change = LaneChange(wish, view.lateral_m, wish * across)
@@ -283,7 +283,7 @@ class Driver:
 
     # The methods below change lanes.
 
-    def _advance_change(self, view: View, speed: float) -> None:
+    def _advance_change(self, view: DriverView, speed: float) -> None:
         change = self._active_change
         if change is None:
             return
@@ -295,66 +295,66 @@ class Driver:
             self._return_to_centre(view.lateral_m)
 
     def _return_to_centre(self, lateral_m: float) -> None:
-        """Stop changing lanes and return to the centre of the current lane."""
+        """Cancel the lane change and return to the centre of the current lane."""
         self._active_change = LaneChange(0, lateral_m, 0.0)
 
-    def _is_cut_off(self, view: View, change: LaneChange) -> bool:
-        """Return whether a vehicle in the other lane came next to us before we left our lane."""
+    def _is_cut_off(self, view: DriverView, change: LaneChange) -> bool:
+        """Return whether a vehicle in the target lane came next to us before we left our lane."""
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
-        return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
+        return side is not None and rules.is_occupied(view.own.speed, side.ahead, side.behind)
 
     def _target_continues(self) -> bool:
-        """Return whether the target lane still runs next to ours."""
+        """Return whether there is still a target lane next to ours."""
         change, lane = self._active_change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
     def _wanted_offset(self, ahead_m: float, speed: float) -> float:
-        """Return the wanted offset from the centre line at a distance ahead."""
         return 0.0 if self._active_change is None else self._active_change.lateral(ahead_m, speed)
 
     # The methods below choose the speed.
 
-    def _wanted_acceleration(self, view: View, speed: float) -> float:
+    def _wanted_acceleration(self, view: DriverView, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
-        allowed = rules.wanted(self.intent, speed, limit, None)
+        allowed = rules.target_acceleration(self.intent, speed, limit, None)
         brakes, braking = self._braking, False
         for near in self._vehicles_in_path(view, speed):
-            allowed = min(allowed, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
-            braking = braking or observing.danger(near, speed, brakes.active)
-        brakes.could_stop, brakes.for_line = observing.line(view, speed, brakes.could_stop, brakes.for_line)
+            limits = rules.target_acceleration(self.intent, speed, limit, near), observing.standstill_limit(near, speed)
+            allowed = min(allowed, *limits)
+            braking = braking or observing.must_brake_hard(near, speed, brakes.active)
+        brakes.could_stop, brakes.for_line = observing.check_stop_line(view, speed, brakes.could_stop, brakes.for_line)
         braking = braking or brakes.for_line
         self.counts.emergencies += braking and not brakes.active
         brakes.active = braking
-        return -rules.FULL_BRAKE if braking else min(allowed, observing.bend(view, speed))
+        return -rules.FULL_BRAKE if braking else min(allowed, observing.bend_limit(view, speed))
 
-    def _vehicles_in_path(self, view: View, speed: float) -> Iterator[Near]:
-        """Yield the vehicles that our vehicle would hit on its path, including the other lane while changing lanes."""
+    def _vehicles_in_path(self, view: DriverView, speed: float) -> Iterator[NearVehicle]:
+        """Yield the vehicles on our path, including those in the target lane during a lane change."""
         own = view.own
         for shift_m, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
-            for other in () if side is None else side.seen:
+            for other in () if side is None else side.vehicles:
                 front = other.distance + other.half_m
                 if front <= own.half_length_m:
                     continue
                 gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
                 touching = own.half_width_m + other.across_m + CLEAR_M
-                # We are farther along our path when we reach the other vehicle, and until we have passed it.
+                # The other vehicle also moves, so we reach and pass it farther along our path.
                 ratio = speed / max(speed - other.along, CLOSING)
                 offsets = [self._path_offset(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
                 if min(offsets) - touching < other.lateral + shift_m < max(offsets) + touching:
-                    yield Near(gap, other.along)
+                    yield NearVehicle(gap, other.along)
 
-    def _path_offset(self, view: View, ahead_m: float, speed: float) -> float:
+    def _path_offset(self, view: DriverView, ahead_m: float, speed: float) -> float:
         if self._active_change is not None:
             return self._wanted_offset(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
     # The method below steers.
 
-    def _steering_value(self, view: View, speed: float) -> float:
+    def _steering_value(self, view: DriverView, speed: float) -> float:
         own, half = view.own, 0.5 * WHEELBASE_M
         cos, sin = math.cos(math.radians(own.yaw_deg)), math.sin(math.radians(own.yaw_deg))
         ahead = look_ahead_m(speed)
@@ -366,7 +366,7 @@ class Driver:
 
 
 def observe(scene: Scene, driver: Driver) -> dict[str, Any]:
-    """Return the observation for the agent `driver`, in km/h and metres, without fields for absent things."""
+    """Return the observation for the agent `driver`, in km/h and metres. Absent vehicles have no fields."""
     view = driver.look(scene)
     data: dict[str, Any] = {
         "speed_kmh": view.own.speed * KMH,

@@ -1,6 +1,6 @@
-"""Find the lanes of a town by place, and the route ahead for a chosen turn.
+"""The lanes of a town, the search for the lane at a position, and the route ahead for a chosen turn.
 
-`TownRoad` reads the whole `carla.Map` when it is created; later it looks up only places that it does not know yet.
+`TownRoad` reads the whole `carla.Map` when it is created; later it reads only lanes that were missing.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ STEP_M = 1.0
 BEND = 4.2
 BEND_STEP_M = 4.0
 NO_BEND = 99.0
-ALIKE = 0.05  # bends whose speeds differ by less than this share count as the same bend
+ALIKE = 0.05  # consecutive bends whose speeds differ by less than this share are merged
 STRAIGHT_WITHIN = math.radians(40.0)
-SAME_LINE_M = 10.0  # stop lines of lights that are nearer to each other count as the same line
-REACH_M = 160.0  # the lanes are known at least this far in both directions
+SAME_LINE_M = 10.0  # stop lines that are nearer to each other than this are merged
+REACH_M = 160.0  # routes contain lanes up to at least this distance ahead and behind
 SAMPLE_M = 0.5
 MOST_LANES = 12
 NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
 class CentreLine:
-    """A centre line, stored as points at equal distances and the tangents between them."""
+    """The centre line of a lane, stored as points at equal distances and the tangents between them."""
 
     def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
-        """Create a line through at least two different points, dense enough for straight lines between them."""
+        """Create a line through at least two different points, which are connected by straight segments."""
         self.width = width
         self.xs, self.ys, self.step, self.length = _resample(points)
         self.last = len(self.xs) - 2
@@ -47,16 +47,16 @@ class CentreLine:
         self._box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
-        """Return the point at a distance from the start and the unit tangent there: x, y, tx, ty."""
+        """Return the point at the distance `s` from the start, and the unit tangent there: x, y, tx, ty."""
         i = min(max(int(s / self.step), 0), self.last)
         tx, ty = self.tangents[i]
         rest = s - i * self.step
         return self.xs[i] + rest * tx, self.ys[i] + rest * ty, tx, ty
 
     def project(self, x: float, y: float, hint: float) -> tuple[float, float]:
-        """Project a place onto the line: return the distance from the start, and the offset to the right.
+        """Project a point onto the line; return its distance from the start and its offset to the right.
 
-        The search starts at `hint`. A distance below 0 is before the start, one above `length` beyond the end.
+        The search starts at the distance `hint`. A distance below 0 is before the start, above `length` beyond the end.
         """
         step, last = self.step, self.last
         i = min(max(int(hint / step), 0), last)
@@ -74,20 +74,20 @@ class CentreLine:
         return i * step + along, dy * tx - dx * ty
 
     def search(self, x: float, y: float) -> tuple[float, float]:
-        """Project a place onto the line like `project`, but without a hint."""
+        """Project a point onto the line like `project`, but without a hint."""
         stride = max(1, int(8.0 / self.step))
         xs, ys = self.xs, self.ys
         best = min(range(0, self.last + 2, stride), key=lambda i: (xs[i] - x) ** 2 + (ys[i] - y) ** 2)
         return self.project(x, y, best * self.step)
 
-    def near(self, x: float, y: float) -> bool:
-        """Return whether a place is in the line's bounding box, and so may be on the line."""
+    def may_contain(self, x: float, y: float) -> bool:
+        """Return whether a point is in the lane's bounding box, so that it may be in the lane."""
         left, top, right, bottom = self._box
         return left <= x <= right and top <= y <= bottom
 
-    def turned(self) -> float:
+    def turn_angle(self) -> float:
         """Return the angle (radians, positive to the right) between the directions at the start and the end."""
-        return between(self.tangents[0], self.tangents[-1])
+        return angle_between(self.tangents[0], self.tangents[-1])
 
     def _bend_speeds(self) -> list[float]:
         """Return the largest speeds (m/s) that the bends allow, with one value for each BEND_STEP_M of the line."""
@@ -96,10 +96,10 @@ class CentreLine:
         for n in range(int(self.length / BEND_STEP_M) + 1):
             i = min(int(n * BEND_STEP_M / self.step), self.last)
             j = min(i + stride, self.last)
-            turned = abs(between(self.tangents[i], self.tangents[j]))
+            turned = abs(angle_between(self.tangents[i], self.tangents[j]))
             curvature = turned / ((j - i) * self.step) if j > i else 0.0
             speeds.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
-        # The part after the last whole step has at most the speed of the previous step.
+        # The incomplete step at the end has at most the speed of the previous step.
         if len(speeds) > 1:
             speeds[-1] = min(speeds[-1], speeds[-2])
         return speeds
@@ -109,8 +109,8 @@ class LaneLine(CentreLine):
     """A lane, up to the end of its section or road.
 
     `index` is the lane's number from 1 (leftmost) to `count`. `after` and `before` are the next and the previous lanes,
-    `left` and `right` the neighbours in the same direction. `way` is the turn that a lane makes in a junction, and
-    "straight" outside junctions.
+    `left` and `right` the neighbour lanes of the same direction. `way` is the direction in which a lane crosses its
+    junction, and "straight" outside junctions.
     """
 
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
@@ -129,7 +129,7 @@ def _unit_vector(dx: float, dy: float) -> tuple[float, float]:
     return dx / length, dy / length
 
 
-def between(first: tuple[float, float], second: tuple[float, float]) -> float:
+def angle_between(first: tuple[float, float], second: tuple[float, float]) -> float:
     """Return the angle from one direction to another, radians, positive to the right."""
     cross = first[0] * second[1] - first[1] * second[0]
     return math.atan2(cross, first[0] * second[0] + first[1] * second[1])
@@ -158,11 +158,11 @@ def _resample(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[
 
 
 class Route:
-    """A route: consecutive lanes from the start of the first lane to about 160 m beyond its end.
+    """Consecutive lanes from the start of the first lane to about 160 m beyond its end.
 
-    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows, and `junction_at` is how far
-    away the junction's entry is. Without a junction, `taken` and `junction_at` are None. `stop_lines` has each stop
-    line's distance up to the junction, with its lights' numbers. `ends` is true if the road ends with the route.
+    `turn` is the requested turn at the first junction, `taken` the turn that the lane allows, and `junction_at` the
+    junction's distance from the start of the route. Without a junction, `taken` and `junction_at` are None.
+    `stop_lines` has the distance and the lights of each stop line up to the junction. `ends` is whether the road ends.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Route:
         junction_at: float | None,
         lines: Mapping[Key, Mapping[int, float]] = NONE_LIT,
     ) -> None:
-        """Create a route. `lines` has, for each lane and each of its lights, the distance of the stop line."""
+        """Create a route. `lines` maps each lane and light to the distance of the stop line in this lane."""
         self.lanes, self.turn, self.taken, self.junction_at = lanes, turn, taken, junction_at
         self.offsets = [0.0]
         for lane in lanes:
@@ -192,12 +192,12 @@ class Route:
                     self._bend_limits.append(speed)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
-        """Return the point and the unit tangent at a distance from the start: x, y, tx, ty."""
+        """Return the point and the unit tangent at the distance `s` from the start: x, y, tx, ty."""
         i = max(bisect_right(self.offsets, s) - 1, 0)
         return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
-        """Yield the distance ahead of s (m) and the largest speed from there on (m/s) of each bend within reach."""
+        """Yield for each bend within `reach` its distance ahead of `s` (m) and its maximum speed (m/s)."""
         i = max(bisect_right(self._bend_starts, s) - 1, 0)
         yield 0.0, self._bend_limits[i]
         for n in range(i + 1, len(self._bend_starts)):
@@ -207,12 +207,12 @@ class Route:
             yield ahead, self._bend_limits[n]
 
     def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
-        """Return the first stop line beyond s and its lights, or None if there is none up to the junction."""
+        """Return the first stop line beyond `s` and its lights; None if there is no line up to the junction."""
         return next((line for line in self.stop_lines if line[0] > s), None)
 
     def _group_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
-        """Return the stop lines up to the first junction. If lanes inside the junction have lights, each turn has its
-        own light, such as an arrow."""
+        """Return the stop lines up to the first junction. If lanes inside the junction have lights (such as an arrow
+        for each turn), only these count."""
         places: dict[int, float] = {}
         for offset, lane in zip(self.offsets, self.lanes, strict=True):
             lights = lines.get(lane.key, {})
@@ -231,7 +231,7 @@ class Route:
 
 
 class LanePosition(NamedTuple):
-    """A place in a lane: metres from its start, and the offset to the right of the centre line."""
+    """A position in a lane: metres from the lane's start, and the offset to the right of its centre line."""
 
     lane: LaneLine
     s: float
@@ -258,8 +258,8 @@ class TownRoad:
         self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
-        """Return the place in the nearest driving lane, or None if the map has none. Inside a junction, where lanes
-        cross, `yaw_deg` decides between them."""
+        """Return the position in the nearest driving lane, or None if the map has no such lane. Inside a junction,
+        where lanes cross, choose a lane with a direction near `yaw_deg`."""
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
@@ -270,25 +270,26 @@ class TownRoad:
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
         """Return the lane of a waypoint."""
-        if _map_key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
+        if _map_key(waypoint) not in self._lanes:  # missing in the topology, as lanes without links are
             self._unread_waypoints.append(waypoint)
             self._read_all()
         return self._lanes[_map_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
-        """Return the route from the start of a lane. Inside a junction there is only one way."""
+        """Return the route from the start of a lane. Inside a junction, `turn` has no effect on this junction."""
         key = (lane.key, turn)
         if key not in self._routes:
             self._routes[key] = self._build_route(lane, turn)
         return self._routes[key]
 
     def set_light_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """Set the stop lines of the traffic lights, by lane and by the light's number."""
+        """Set the stop lines of the traffic lights, by lane and by number of the light."""
         self._light_lines = lines
         self._routes.clear()
 
     def lanes_behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
-        """Return the lane and all lanes that lead to it, each with the position of its start (0 or less, in m)."""
+        """Return the lane and all lanes that lead to it. Each has the position of its start in m, which is 0 or less
+        because it is measured from the start of `lane`."""
         if lane.key not in self._lanes_behind:
             chain = [(0.0, lane)]
             for start, here in chain:  # `chain` grows in this loop
@@ -318,7 +319,7 @@ class TownRoad:
     # The methods below read the map.
 
     def _read_all(self) -> None:
-        """Read all pending lanes and their neighbours and successors, which the map's topology may lack."""
+        """Read all pending lanes, and their neighbours and successors, which may be missing in the map's topology."""
         while self._unread_waypoints:
             waypoint = self._unread_waypoints.pop()
             if waypoint.lane_type == self.driving and _map_key(waypoint) not in self._lanes:
@@ -341,7 +342,7 @@ class TownRoad:
         self._unread_waypoints += [*ends, *lefts, *rights]
 
     def _parallel_lanes(self, middle: carla.Waypoint, side: str) -> list[Any]:
-        """Return the lanes with the same direction on one side of a waypoint."""
+        """Return the lanes of the same direction on the given side of a waypoint."""
         lanes: list[Any] = []
         here = getattr(middle, side)()
         while here is not None and here.lane_type == self.driving and here.lane_id * middle.lane_id > 0:
@@ -350,7 +351,7 @@ class TownRoad:
         return lanes
 
     def _connect_all(self) -> None:
-        """Connect all lanes with their successors and neighbours; call again after adding a lane."""
+        """Connect all lanes with their successors and neighbours; must be called again after a lane is added."""
         self._routes.clear()
         self._lanes_behind.clear()
         for key, lane in self._lanes.items():
@@ -373,7 +374,7 @@ class TownRoad:
             _number_straight(lane)
 
     def _best_crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
-        """Return the junction's lane at a place whose direction is nearest to `yaw` (radians)."""
+        """Return the lane of a junction whose direction at a point is nearest to `yaw` (radians)."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least_difference = nearest, math.inf
         for lane in self._lanes.values():
@@ -381,7 +382,7 @@ class TownRoad:
                 continue
             s, lateral = lane.search(x, y)
             if -1.0 <= s <= lane.length + 1.0:
-                difference = abs(lateral) + 3.0 * abs(between(lane.at(s)[2:], heading))
+                difference = abs(lateral) + 3.0 * abs(angle_between(lane.at(s)[2:], heading))
                 if difference < least_difference:
                     best, least_difference = lane, difference
         return best
@@ -398,7 +399,7 @@ def _walk_section(start: carla.Waypoint, way: str) -> list[Any]:
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
             moved = candidate.s - here.s
-            # A closed loop leads back to its start, which has the same key.
+            # In a closed loop, a waypoint with the same key may be the start again, so `s` must not reverse.
             if _map_key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
                 return candidate
         return None
@@ -417,29 +418,29 @@ def _walk_section(start: carla.Waypoint, way: str) -> list[Any]:
 
 
 def _choose_next(lane: LaneLine, turn: Turn) -> LaneLine:
-    """Return the next lane, preferably with the wanted turn, otherwise straight on, otherwise with the least turn."""
+    """Return the next lane: one with the requested turn, else one straight on, else the one with the least turn."""
 
     def preference(after: LaneLine) -> tuple[bool, bool, float]:
-        turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
+        turned = abs(after.turn_angle()) + abs(angle_between(lane.tangents[-1], after.tangents[0]))
         return after.way != turn, after.way != "straight", turned
 
     return min(lane.after, key=preference)
 
 
 def _set_turn(lane: LaneLine) -> None:
-    """Set the turn of a junction's lane, and of the lanes that continue it inside the junction."""
+    """Set `way` of a lane that enters a junction, and of the lanes that continue it inside the junction."""
     inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
         end = end.after[0]
         inside.append(end)
-    angle = between(lane.tangents[0], end.tangents[-1])
+    angle = angle_between(lane.tangents[0], end.tangents[-1])
     for part in inside:
         part.way = "straight" if abs(angle) < STRAIGHT_WITHIN else "right" if angle > 0 else "left"
 
 
 def _number_straight(lane: LaneLine) -> None:
-    """Number the lanes straight over a junction like the lanes before them, even if the map has them as separate roads.
-    After a turn there are no neighbours."""
+    """Give a lane straight over a junction the index and neighbours of the lane before it, even if the map has separate
+    roads for these lanes. A turning lane gets no neighbours."""
     if lane.way != "straight":
         lane.index = lane.count = 1
         lane.left = lane.right = None

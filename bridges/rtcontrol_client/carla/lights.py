@@ -1,18 +1,18 @@
-"""Find out which traffic lights govern which lanes, and where their stop lines are.
+"""Determine the lanes to which each traffic light applies, and the positions of its stop lines.
 
-CARLA reports a light to a vehicle only inside the light's trigger box, metres before the junction (carla#2268,
-carla#9445): at 50 km/h that is one step, too late to brake. So this module combines two sources:
+CARLA reports a light to a vehicle only inside the light's trigger box, a few metres before the junction (carla#2268,
+carla#9445). At 50 km/h this is one step, which is too late to brake. So this module combines two sources:
 
-- the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
-  *within* the junction, and a light that a map's maker placed by hand may have none;
-- the trigger volume: where vehicles must stop. A generated volume is a single box around all lanes' boxes, along the
-  world's axes (`UBoundingBoxCalculator::CombineBoxes`). This module looks up the lanes under the box by itself, since
-  the client's stop waypoints (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x,
-  and so miss some lanes.
+- the map's landmarks of the light's signal (`Map.get_all_landmarks_from_id`), which name the exact lanes. In CARLA's
+  towns these are lanes *within* the junction; a light that was placed by hand may have no landmarks;
+- the trigger volume, where vehicles must stop. CARLA generates a single box around the boxes of all lanes, along the
+  world's axes (`UBoundingBoxCalculator::CombineBoxes`). This module searches the lanes under the box, since the
+  client's stop waypoints (`TrafficLight.get_stop_waypoints`, carla#4121) follow the actor's axis and so miss some
+  lanes.
 
-The stop line is at the landmark, at the latest where the lane enters the junction, and never farther beyond the middle
-of the trigger box than CARLA itself sets the box back (`UTrafficLightComponent::InitializeSign`). So a box that was
-placed by hand far before the junction decides, and a car may stop some metres before the painted line, never beyond.
+The stop line is at the landmark, but not beyond the lane's entry into the junction, and at most BOX_TO_LINE_M beyond
+the middle of the trigger box, as CARLA places the box before the line (`UTrafficLightComponent::InitializeSign`). So a
+car may stop some metres before the painted line, in particular at a box that was placed by hand, but never beyond it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rtcontrol_client.carla.lanes import Key, LaneLine, TownRoad
 if TYPE_CHECKING:
     import carla
 
-# From the middle of a trigger box to the stop line: half of the box's 3 m, and 1.5 m of safe distance.
+# From the middle of a trigger box to the stop line: half of the box's length of 3 m, plus 1.5 m of safe distance.
 BOX_TO_LINE_M = 3.0
-# A box that is farther before a lane's stop line, or farther to the side, does not belong to the lane.
+# A box does not apply to a lane if it is farther than this before the lane's stop line, or farther to the side.
 BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
-# A box this far inside the junction still belongs to the lanes that enter the junction at its place.
+# A box up to this far inside the junction still applies to the lanes that enter the junction there.
 INSIDE_M = 10.0
 
 
@@ -44,8 +44,8 @@ class Lamp(NamedTuple):
     under: Sequence[Any] = ()
 
 
-def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
-    """Read a light from the client's cached data, without a request to the server."""
+def read_lamp(light: carla.TrafficLight, map: carla.Map) -> Lamp:
+    """Read a traffic light from the client's cached data, without a request to the server."""
     import carla
 
     volume, at = light.trigger_volume, light.get_transform()
@@ -53,7 +53,7 @@ def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
     if max(extent.x, extent.y) <= 0.0:
         return Lamp(light.id, sign, None)
     box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
-    # Leave out the very ends of the box, which may reach into the next lane.
+    # Use only the inner 90 % of the box, because its ends may reach into the next lane.
     along = [carla.Location(x=m) for m in _offsets(extent.x)] + [carla.Location(y=m) for m in _offsets(extent.y)]
     waypoints = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
     return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in waypoints if waypoint is not None])
@@ -64,18 +64,18 @@ def _offsets(half_m: float) -> Iterator[float]:
     return (0.9 * half_m * n / steps for n in range(-steps, steps + 1))
 
 
-def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
-    """Assign the traffic lights to the lanes that they govern."""
+def set_stop_lines(road: TownRoad, lamps: Iterable[Lamp]) -> None:
+    """Compute the stop lines of the traffic lights and store them in `road`."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
-        for lane, s in _governed_lanes(road, lamp):
+        for lane, s in _lanes_of_light(road, lamp):
             known = lines.setdefault(lane.key, {})
             known[lamp.number] = min(s, known.get(lamp.number, s))
     road.set_light_lines(lines)
 
 
-def _governed_lanes(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
-    """Yield the lanes that a light governs, each with the place of the stop line (in a junction, the lane's start)."""
+def _lanes_of_light(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
+    """Yield the lanes to which a light applies, with their stop lines' distances (0 for lanes in a junction)."""
     marked = dict(_landmark_lanes(road, lamp.sign))
     yield from marked.items()
     before = {lane: s for lane, s in marked.items() if not lane.junction}
@@ -86,16 +86,16 @@ def _governed_lanes(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, floa
         yield lane, min(line, lane.length, _limit_by_box(lane, line, lamp.middle))
     if lamp.middle is None:
         return
-    # If landmarks name lanes, they name all of them: other lanes that the box touches do not count, except a short lane
-    # that leads to a named one. If all named lanes are elsewhere, the signal says nothing about the box.
+    # If the landmarks name some of the lanes under the box, ignore its other lanes, except a short lane that leads to a
+    # named lane. If they name no lane under the box, the light applies to all lanes under the box.
     under = list(_lanes_under_box(road, lamp))
     for lane in [it for it in under if it in before or any(after in before for after in it.after)] or under:
         yield lane, min(lane.search(*lamp.middle)[0] + BOX_TO_LINE_M, lane.length)
 
 
 def _lanes_under_box(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
-    """Yield the lanes under the trigger box, outside the junction; for a box inside, the lanes that end at its
-    place."""
+    """Yield the lanes under the trigger box that are outside the junction. If the box is just inside the junction,
+    yield the lanes that enter the junction there."""
     for waypoint in lamp.under:
         lane, at = road.lane_of(waypoint), waypoint.transform.location
         if not lane.junction:
@@ -116,7 +116,7 @@ def _landmark_lanes(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float
 
 
 def _limit_by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
-    """Return the farthest stop line that the trigger box allows, or `line` if the box does not belong to the lane."""
+    """Return the farthest stop line that the trigger box allows, or `line` if the box does not apply to the lane."""
     if middle is None:
         return line
     s, lateral = lane.search(*middle)

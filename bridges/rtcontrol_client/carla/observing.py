@@ -1,5 +1,5 @@
-"""The driver's observation (other vehicles, lights, the junction ahead), and the limits that apply to every call:
-vehicles in the way, bends, the road's end, stop lines."""
+"""The driver's view (other vehicles, lights, the junction ahead), and the limits of acceleration for every call: other
+vehicles, bends, the road's end, stop lines."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from rtcontrol_client.carla import intent
-from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Near, Place, slowing_m
+from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, CallContext, NearVehicle, slowing_distance_m
 from rtcontrol_client.carla.lanes import BEND_STEP_M, NO_BEND, Key, LaneLine, Route, TownRoad
 
 SIGHT_M = 150.0
 # Half the length of the longest vehicle, which is the distance from its centre to its bumper.
 LONGEST_M = 10.0
-# How far off the lane's border a vehicle's centre still counts as in the lane.
+# A vehicle counts as in a lane if its centre is at most this far beyond the border.
 BORDER_M = 0.3
 LARGEST = 1e5
-# A vehicle that moves at an angle of more than 45 degrees to a lane drives across.
+# A vehicle crosses a lane if it is faster than MOVING (m/s) and the cosine of its angle to the lane is below ALONG.
 ALONG, MOVING = 0.7, 2.0
-# A light is observed from this distance before its stop line on, as in the driver model's training
+# A light is visible within this distance before its stop line, as in the driver model's training
 # (`envs/road/world.py`).
 LIGHT_SIGHT_M = 45.0
-# The smallest distance that a waiting vehicle observes, even beyond the line, since 0 means inside the junction.
+# The minimum of `junction_m` at a red or yellow light, even beyond the stop line, since 0 means inside the junction.
 WAITS_M = 1.0
 Light = Literal["none", "green", "yellow", "red"]
 WORST: tuple[Light, ...] = ("red", "yellow", "green")
@@ -51,14 +51,14 @@ class Body(NamedTuple):
 
     @property
     def is_plausible(self) -> bool:
-        """Return whether all figures are plausible for a vehicle on a road."""
+        """Return whether all values are plausible for a vehicle on a road (not NaN or too large)."""
         # Comparisons with NaN are false.
         return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
 class Neighbour(NamedTuple):
-    """A vehicle on a route, in m and m/s. `distance` is how far its centre is ahead, `lateral` its offset to the right,
-    `along` its speed along the route. `half_m` and `across_m` are half its extent along and across the route."""
+    """A vehicle on a route, in m and m/s. `distance` is how far ahead its centre is, `lateral` its offset to the right,
+    `along` its speed along the route. `half_m` and `across_m` are half of its size along and across the route."""
 
     distance: float
     lateral: float
@@ -69,12 +69,12 @@ class Neighbour(NamedTuple):
     body: Body
 
     def in_lane(self, width: float) -> bool:
-        """Return whether the vehicle drives along a lane of this width and not across the lane."""
+        """Return whether the vehicle is in a lane of this width and does not drive across it."""
         return not self.crossing and abs(self.lateral) <= 0.5 * width + BORDER_M
 
 
 class LaneOccupancy:
-    """The lanes of all vehicles. The previous lanes are remembered, so only new vehicles are looked up in the map."""
+    """The lane of each vehicle. Previous lanes are remembered, so only new vehicles need a search in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -83,7 +83,7 @@ class LaneOccupancy:
         self._junction_bodies: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
-        """Locate the vehicles of the next moment, and ignore vehicles with impossible figures."""
+        """Locate the vehicles of the next scene; ignore vehicles with implausible values."""
         known: dict[int, tuple[LaneLine, float]] = {}
         self._by_lane, self._junction_bodies = {}, []
         for body in bodies:
@@ -100,7 +100,7 @@ class LaneOccupancy:
         self._known_places = known
 
     def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
-        """Yield the vehicles on the route, except `number`, from s metres after its start on."""
+        """Yield the vehicles on the route, except `number`, with their distances from `s` metres after its start."""
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
@@ -113,7 +113,7 @@ class LaneOccupancy:
                 yield from self._vehicles_on(before, start - s, number)
 
     def _vehicles_on(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """Yield the vehicles on a lane that starts at a distance ahead."""
+        """Yield the vehicles on a lane whose start is `start` metres ahead."""
         if lane.junction:
             yield from self._vehicles_inside(lane, start, number)
         for at, lateral, along, body in self._by_lane.get(lane.key, ()):
@@ -121,9 +121,9 @@ class LaneOccupancy:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
     def _vehicles_inside(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on the surface of a lane inside a junction, where lanes cross, whatever their route."""
+        """Yield vehicles on the surface of a lane inside a junction, even those that follow a crossing lane."""
         for body in self._junction_bodies:
-            if body.number == number or not lane.near(body.x, body.y):
+            if body.number == number or not lane.may_contain(body.x, body.y):
                 continue
             at, lateral = lane.search(body.x, body.y)
             if not 0.0 <= at <= lane.length:
@@ -141,7 +141,7 @@ class LaneOccupancy:
         if known is not None:
             lane, hint = known
             s, lateral = lane.project(body.x, body.y, hint)
-            # The vehicle is still near its last place in the same lane, so no other is nearer.
+            # If the vehicle is still near its last position in the same lane, no search is necessary.
             if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
                 return lane, s, lateral
         return self.road.place(body.x, body.y, body.z, body.yaw_deg)
@@ -149,7 +149,7 @@ class LaneOccupancy:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The simulation at one moment: our vehicle, the other vehicles, our speed limit, and all lights by number."""
+    """The state of the simulation after a step: our vehicle, the other vehicles, our speed limit, and all lights."""
 
     own: Body
     others: Sequence[Body] = ()
@@ -158,19 +158,19 @@ class Scene:
 
 
 @dataclass(slots=True)
-class Side:
-    """The vehicles on a lane: the nearest `ahead` of and `behind` our vehicle, and all of them in `seen`."""
+class LaneVehicles:
+    """The vehicles on a lane: the nearest vehicles `ahead` of and `behind` ours, and all vehicles ahead (`seen`)."""
 
-    ahead: Near | None = None
-    behind: Near | None = None
-    seen: list[Neighbour] = field(default_factory=list)
+    ahead: NearVehicle | None = None
+    behind: NearVehicle | None = None
+    vehicles: list[Neighbour] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class View:
-    """The driver's view of one moment. Our vehicle is `s` metres after the start of `route`, and `light` is the traffic
-    light that applies to it. `junction_m` is the distance from the front bumper to the stop line or the junction's
-    entry (0: inside, None: out of sight)."""
+class DriverView:
+    """The driver's view of a scene. Our vehicle is `s` metres after the start of `route`; `light` is the traffic light
+    that applies to it. `junction_m` is the distance from the front bumper to the stop line or the junction (0: inside,
+    None: out of sight)."""
 
     own: Body
     route: Route
@@ -180,16 +180,16 @@ class View:
     limit_kmh: float
     light: Light
     junction_m: float | None
-    centre: Side
-    left: Side | None
-    right: Side | None
+    centre: LaneVehicles
+    left: LaneVehicles | None
+    right: LaneVehicles | None
 
 
-def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
-    """Return the driver's view, s metres after the route's start; the occupancy must be of the same moment."""
+def build_view(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> DriverView:
+    """Return the driver's view of a scene, `s` metres after the route's start; `occupancy` is of the same scene."""
     own, lane = scene.own, route.lanes[0]
     light = _own_light(scene, route, s)
-    return View(
+    return DriverView(
         own=own,
         route=route,
         lane=lane,
@@ -198,15 +198,15 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
         limit_kmh=scene.limit_kmh,
         light=light,
         junction_m=junction_m(route, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
-        centre=_create_side(occupancy, own, route, s),
-        left=_neighbour_side(occupancy, own, route, lane.left, s),
-        right=_neighbour_side(occupancy, own, route, lane.right, s),
+        centre=_lane_vehicles(occupancy, own, route, s),
+        left=_neighbour_vehicles(occupancy, own, route, lane.left, s),
+        right=_neighbour_vehicles(occupancy, own, route, lane.right, s),
     )
 
 
-def place(view: View, shift: int) -> Place:
-    """Return the part of the vehicle's place that calls depend on."""
-    return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
+def call_context(view: DriverView, shift: int) -> CallContext:
+    """Return the part of the vehicle's state on which the effect of calls depends."""
+    return CallContext(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
 def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
@@ -222,7 +222,7 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
 
 
 def _own_light(scene: Scene, route: Route, s: float) -> Light:
-    """Return the light that applies to our vehicle, until the vehicle's centre is over the stop line."""
+    """Return the light that applies to our vehicle until its centre crosses the stop line."""
     line = route.line_ahead(s)
     if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:
         return "none"
@@ -230,26 +230,28 @@ def _own_light(scene: Scene, route: Route, s: float) -> Light:
     return next((light for light in WORST if light in shown), "none")
 
 
-def _neighbour_side(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
-    """Return the view of a lane next to ours, starting next to our vehicle."""
+def _neighbour_vehicles(
+    occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float
+) -> LaneVehicles | None:
+    """Return the vehicles on a lane next to ours, or None without such a lane."""
     if lane is None:
         return None
     at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
-    return _create_side(occupancy, own, occupancy.road.route(lane, "straight"), at)
+    return _lane_vehicles(occupancy, own, occupancy.road.route(lane, "straight"), at)
 
 
-def _create_side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
-    """Return the nearest vehicles ahead and behind; one next to us counts as ahead if its front is ahead of ours."""
+def _lane_vehicles(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> LaneVehicles:
+    """Return the vehicles on a lane. A vehicle next to us counts as ahead if its front is ahead of ours."""
     lane = route.lanes[0]
-    side = Side(seen=list(occupancy.ahead(route, s, own.number)))
-    for other in (*side.seen, *occupancy.behind(lane, s, own.number)):
+    side = LaneVehicles(vehicles=list(occupancy.ahead(route, s, own.number)))
+    for other in (*side.vehicles, *occupancy.behind(lane, s, own.number)):
         if not other.in_lane(lane.width):
             continue
         ahead = other.distance + other.half_m >= own.half_length_m
         gap = max((other.distance if ahead else -other.distance) - own.half_length_m - other.half_m, 0.0)
         nearest = side.ahead if ahead else side.behind
         if gap < SIGHT_M and (nearest is None or gap < nearest.gap_m):
-            setattr(side, "ahead" if ahead else "behind", Near(gap, other.along))
+            setattr(side, "ahead" if ahead else "behind", NearVehicle(gap, other.along))
     return side
 
 
@@ -258,28 +260,28 @@ def _create_side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) ->
 BEND_DOWN = 3.0  # m/s2, deceleration before a bend or a stop line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
-SHORT_M = 0.3  # where to stop before a stop line
-YELLOW = 4.0  # m/s2: a vehicle that would have to brake harder drives on at yellow
-EASED = 2.0  # m/s2: an emergency ends when this braking would be enough
+SHORT_M = 0.3  # the vehicle stops this far before a stop line
+YELLOW = 4.0  # m/s2; if a stop at a yellow light needs a larger deceleration, the vehicle drives on
+EASED = 2.0  # m/s2; emergency braking ends when this deceleration is sufficient
 CLOSE_M, CREEP = 2.0, 0.5
 
 
-def danger(near: Near, speed: float, braking: bool) -> bool:
-    """Return whether the emergency brake acts. If it acted a step ago (`braking`), it continues until there is room."""
-    if intent.emergency(speed, near):
+def must_brake_hard(near: NearVehicle, speed: float, braking: bool) -> bool:
+    """Return whether the emergency brake must act. If it already acts (`braking`), it ends only below EASED."""
+    if intent.needs_emergency_brake(speed, near):
         return True
     closing = speed - near.speed
     left = max(near.gap_m - intent.STANDING_GAP_M, 0.1)
     return braking and closing > 0.0 and closing * closing > 2.0 * EASED * left
 
 
-def close(near: Near, speed: float) -> float:
-    """Return the acceleration allowed towards a vehicle at rest: 0 if we stand too, so that we do not creep forward."""
+def standstill_limit(near: NearVehicle, speed: float) -> float:
+    """Return the largest acceleration behind a vehicle at rest: 0 if we are close and at rest, so as not to creep."""
     return 0.0 if near.gap_m < CLOSE_M and near.speed < CREEP and speed < CREEP else math.inf
 
 
-def bend(view: View, speed: float) -> float:
-    """Return the largest acceleration (m/s2) that bends and the road's end allow."""
+def bend_limit(view: DriverView, speed: float) -> float:
+    """Return the largest acceleration (m/s2) that the bends ahead and the road's end allow."""
     largest = math.inf
     for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
@@ -290,23 +292,23 @@ def bend(view: View, speed: float) -> float:
     return max(largest, -MOST_DOWN)
 
 
-def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
-    """Return the metres needed to slow down for the next junction's bend and the metres left, if these are too few.
+def too_short_distance(route: Route, s: float, speed: float) -> tuple[float, float] | None:
+    """Return (necessary, remaining) metres to slow down for the bend of the next junction if the distance is too short.
 
-    The metres count from s metres after the route's start. Return None if there is time, or no need to slow down.
+    The vehicle is `s` metres after the route's start. Return None if the distance is sufficient.
     """
     entry = route.junction_at
     if entry is None:
         return None
-    for ahead, slow in route.bends(s, slowing_m(speed, 0.0)):
-        # The bend that we are in is the same for all turns.
-        if s + ahead > entry - BEND_STEP_M and ahead < (needed := slowing_m(speed, slow)):
+    for ahead, slow in route.bends(s, slowing_distance_m(speed, 0.0)):
+        # Only bends in the junction count, since the others are the same for all turns.
+        if s + ahead > entry - BEND_STEP_M and ahead < (needed := slowing_distance_m(speed, slow)):
             return needed, ahead
     return None
 
 
-def line(view: View, speed: float, could_stop: bool, braking: bool) -> tuple[bool, bool]:
-    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now as a last safety net.
+def check_stop_line(view: DriverView, speed: float, could_stop: bool, braking: bool) -> tuple[bool, bool]:
+    """Return whether a stop at the stop line ahead was possible since the light changed, and whether to brake fully.
 
     `could_stop` and `braking` are the results of the previous step. A vehicle that is too near to stop when the light
     changes drives on.
@@ -322,6 +324,6 @@ def line(view: View, speed: float, could_stop: bool, braking: bool) -> tuple[boo
 
 
 def _slowing_acceleration(ahead: float, to: float, speed: float) -> float:
-    """Return the largest acceleration with which slowing down in time remains possible."""
+    """Return the largest acceleration at which slowing down to the speed `to` within `ahead` metres is possible."""
     allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
     return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -19,11 +19,11 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class CarlaBridgeError(RemedyError):
-    """An error that the user can fix."""
+    """An error of the CARLA bridge that the user can correct."""
 
 
 class ServerLost(Exception):
-    """The CARLA server is gone, or does not continue."""
+    """The CARLA server has exited, or does not respond."""
 
 
 class DriveOptions(BaseModel):
@@ -33,9 +33,9 @@ class DriveOptions(BaseModel):
     chooses the spawn points. reload: load the world again first, so that a seed always gives the same drive. standin:
     the server is the stand-in.
     endpoint: the rtcontrol server's address. agent: the agent's name; if empty, the server's only agent. keys,
-    server_key: key files, for a server with keys. connect_timeout_s: how long to wait for a server at the start; 0: no
-    limit. once: end with the first session. clock: `wall` keeps to the wall clock, `lockstep` waits for each call.
-    reconnect_s: how long to wait for a CARLA server that hangs. trace: a file that gets a line for each step.
+    server_key: key files, for a server with keys. connect_timeout_s: how long to wait for a server at the start (0: no
+    limit). once: end with the first session. clock: `wall` steps in real time, `lockstep` waits for each call.
+    reconnect_s: how long to wait for a CARLA server that hangs. trace: a file to which each step appends a line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -94,6 +94,6 @@ class DriveOptions(BaseModel):
 
     @property
     def wait_s(self) -> float:
-        """Return after how many seconds without a step the server counts as lost; in lockstep more, as the world
+        """Return the seconds without a step after which the server counts as lost; more in lockstep, where the world
         waits."""
         return 5.0 if self.clock == "lockstep" else 0.8

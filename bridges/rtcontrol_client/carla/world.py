@@ -19,15 +19,15 @@ import msgpack
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.control import Control
 from rtcontrol_client.carla.journal import Journal, UndoRecord
-from rtcontrol_client.carla.lights import Lamp, lamp_of
+from rtcontrol_client.carla.lights import Lamp, read_lamp
 from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
 
-# A running server answers in milliseconds: limits of the probe, and of the first request.
+# Timeouts of the probe and of the first request; a running server answers in milliseconds.
 PROBE_S, ANSWER_S = 1.5, 3.0
-SLOW_S, LOAD_S = 10.0, 90.0  # for slow requests to a busy server, and for loading a town
-WATCH_S = 1.0  # how long to watch whether another client ticks a synchronous server
-# The first request of CARLA's own client (MessagePack-RPC), and the start of every answer: an array of four.
+SLOW_S, LOAD_S = 10.0, 90.0  # timeouts of slow requests to a busy server, and of loading a town
+WATCH_S = 1.0  # how long to observe whether another client ticks a synchronous server
+# The first request of CARLA's client (MessagePack-RPC), and the first byte of every answer, an array of four.
 QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
 START = (
     "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
@@ -46,7 +46,7 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 def connect(options: DriveOptions) -> Any:
-    """Connect to a CARLA server of the same release; return a `carla.Client`. Raises CarlaBridgeError within 5 s."""
+    """Return a `carla.Client` for a server of the same release. Raises CarlaBridgeError within 5 s without one."""
     probe(options)
     client = carla.Client(options.host, options.port)
     client.set_timeout(ANSWER_S)
@@ -54,18 +54,19 @@ def connect(options: DriveOptions) -> Any:
     try:
         server = client.get_server_version()
     except RuntimeError as error:
-        text = f"What listens at {at} does not answer as a CARLA server ({_short_reason(error)})."
-        raise CarlaBridgeError(text, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
+        text = f"The server at {at} does not answer as a CARLA server ({_short_reason(error)})."
+        hint = "Wait if it is still loading, restart it if it hangs, or give another --carla-port."
+        raise CarlaBridgeError(text, hint) from None
     mine = client.get_client_version()
     if _release_of(server) != _release_of(mine):
-        text = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
+        text = f"The CARLA server at {at} has version {server}, but the client here {mine}; the releases must match."
         raise CarlaBridgeError(text, f"Start CARLA {_release_of(mine)}, or: pip install carla=={_release_of(server)}.")
     client.set_timeout(SLOW_S)
     return client
 
 
 def probe(options: DriveOptions) -> None:
-    """Raise CarlaBridgeError if no server listens at the port, or if another program listens there: its bytes would
+    """Raise CarlaBridgeError if no server listens at the port, or if another program listens there, whose bytes would
     crash CARLA's client library."""
     at, answer = f"{options.host}:{options.port}", b""
     try:
@@ -73,13 +74,13 @@ def probe(options: DriveOptions) -> None:
             peer.sendall(QUESTION)
             answer = peer.recv(1)
     except UnicodeError:
-        raise CarlaBridgeError(f"{options.host!r} is not a host's name.", "Give --carla-host.") from None
+        raise CarlaBridgeError(f"{options.host!r} is not a valid host name.", "Give another --carla-host.") from None
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         raise CarlaBridgeError(f"No CARLA server at {at} ({reason}).", START) from None
     if answer not in (b"", ANSWER):
         hint = "Give --carla-port the port of a CARLA server; the default is 2000."
-        raise CarlaBridgeError(f"What listens at {at} is not a CARLA server.", hint)
+        raise CarlaBridgeError(f"The program that listens at {at} is not a CARLA server.", hint)
 
 
 def _release_of(version: str) -> str:
@@ -96,17 +97,17 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
     """Change settings of the world. Raises RuntimeError if the server does not respond."""
     settings = world.get_settings()
     for name, value in values.items():
-        # carla returns None for an unset step, and also accepts None.
+        # Set every field by name; carla accepts None for a step that is not fixed.
         setattr(settings, name, value)
     world.apply_settings(settings)
 
 
 def has_other_client(world: Any) -> bool:
-    """Watch a synchronous server for WATCH_S; return whether another client ticks it."""
+    """Observe a synchronous server for WATCH_S; return whether another client ticks it."""
     frame, end_s = 0, time.monotonic() + WATCH_S
     while time.monotonic() < end_s:
         before, frame = frame, world.get_snapshot().frame
-        # Frame 0 means that there was no snapshot yet; a first snapshot does not prove a tick.
+        # Before the first snapshot the frame is 0, so a change from 0 does not prove a tick.
         if before not in (0, frame):
             return True
         time.sleep(0.05)
@@ -114,9 +115,9 @@ def has_other_client(world: Any) -> bool:
 
 
 def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
-    """Destroy our actors and restore the settings; return a list of what was done.
+    """Destroy our actors and restore the settings; return descriptions of the changes.
 
-    Raises RuntimeError if the server does not respond, after trying everything else.
+    Raises RuntimeError if the server does not respond, but tries to restore the settings before.
     """
     done: list[str] = []
     restores = record.settings is not None
@@ -128,7 +129,7 @@ def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
                 restores = False
                 done.append("another client ticks the server, so its settings are kept")
         else:
-            # Destroy by number, as only the server knows for sure which actors still exist.
+            # Request all by number, because only the server knows which actors still exist.
             answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in record.actors], False)
             if count := sum(not answer.error for answer in answers):
                 done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
@@ -140,21 +141,21 @@ def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
     return done
 
 
-def clean(path: Path) -> list[str]:
-    """Undo the changes that a bridge recorded in this file and remove the file; return a list of what was done.
+def undo_journal(path: Path) -> list[str]:
+    """Undo the changes that a bridge recorded in this journal file, and remove it; return descriptions of the changes.
 
-    Raises CarlaBridgeError for another kind of file, or if the server cannot be reached (the file is then kept).
+    Raises CarlaBridgeError if the file is not a journal, or if the server cannot be reached (the file is then kept).
     """
-    record = journal.read(path)
+    record = journal.read_journal(path)
     client = connect(DriveOptions(host=record.host, port=record.port))
     try:
         done = [] if record.is_empty else undo(client, client.get_world(), record)
     except RuntimeError as error:
-        text = f"Not undone: the CARLA server at {record.host}:{record.port} broke off ({error})."
+        text = f"The CARLA server at {record.host}:{record.port} failed before the changes were undone ({error})."
         hint = f"Restart it, or try again: python -m rtcontrol_client.carla --clean {path}"
         raise CarlaBridgeError(text, hint) from None
     path.unlink(missing_ok=True)
-    return done or ["nothing was left to undo"]
+    return done or ["there was nothing to undo"]
 
 
 class CarlaWorld:
@@ -182,22 +183,22 @@ class CarlaWorld:
 
     @property
     def what(self) -> str:
-        """Return the simulator's name for reports; a stand-in is also recognised by its town."""
+        """Return the simulator's name for reports: CARLA or the stand-in (which is also recognised by its town)."""
         return STANDIN if self.options.standin or self.town.startswith(STANDIN_TOWN) else "CARLA"
 
     def open(self) -> None:
-        """Connect, undo the changes of this user's dead bridges, make the server synchronous, spawn the ego vehicle."""
+        """Connect, undo the changes of this user's killed bridges, set synchronous mode, and spawn the ego vehicle."""
         server = self.options.server
         self._client = connect(self.options)
-        for path, left, alive in journal.others(self.options.host, self.options.port):
+        for path, left, alive in journal.other_journals(self.options.host, self.options.port):
             if alive:
                 text = f"Another bridge (process {left.pid}) drives on the CARLA server at {server}."
                 raise CarlaBridgeError(text, ONE_CLIENT)
-            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
+            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(undo_journal(path)))
         try:
             self._world = self._client.get_world()
             self._open_town()
-            self._journal.begin(self._world.id)
+            self._journal.record_world(self._world.id)
             self._make_synchronous()
             if self.options.reload:
                 self._replace_world(lambda: self._client.reload_world(False))
@@ -205,14 +206,14 @@ class CarlaWorld:
             self._lights = {light.id: light for light in self._world.get_actors().filter("traffic.traffic_light*")}
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
-            raise CarlaBridgeError(f"The CARLA server at {server} broke off at the start ({error}).", LOOK) from None
+            raise CarlaBridgeError(f"The CARLA server at {server} failed at the start ({error}).", LOOK) from None
 
-    def back(self) -> None:
-        """Try a step on a lost server. Raises ServerLost if it still hangs, CarlaBridgeError if it is gone."""
+    def try_step(self) -> None:
+        """Try a step on a lost server. Raises ServerLost if it still hangs, CarlaBridgeError if it has exited."""
         try:
             probe(self.options)
         except CarlaBridgeError as error:
-            # A closed port means that the server is gone; an unreachable machine may come back.
+            # A closed port means that the server has exited; an unreachable machine may be reachable again later.
             if isinstance(error.__context__, OSError) and not isinstance(error.__context__, ConnectionRefusedError):
                 raise ServerLost(error.what) from None
             raise
@@ -227,27 +228,27 @@ class CarlaWorld:
         if wanted not in towns:
             raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
         if self._world.get_settings().synchronous_mode:
-            self._check_no_other_client()  # otherwise another client would lose its world
+            self._check_no_other_client()  # loading a town would end the other client's world
         log.info("loading %s", wanted)
         self._replace_world(lambda: self._client.load_world(wanted))
 
     def _replace_world(self, load: Callable[[], Any]) -> None:
-        """Replace the world by loading another one."""
+        """Load another world by calling `load`, and record it in the journal."""
         self._client.set_timeout(LOAD_S)
         self._world = load()
         self._client.set_timeout(SLOW_S)
         self.map = self._world.get_map()
-        self._journal.moved(self._world.id)
+        self._journal.record_world_change(self._world.id)
 
     def _make_synchronous(self) -> None:
         settings = self._world.get_settings()
         original = {name: getattr(settings, name) for name in FIELDS}
         if original["synchronous_mode"]:
-            # Another client uses the server, or died and left it synchronous.
+            # Another client uses the server, or has exited without resetting the mode.
             self._check_no_other_client()
             log.warning("the server was left synchronous by another client; the bridge will leave it asynchronous")
             original |= {"synchronous_mode": False, "fixed_delta_seconds": None}
-        self._journal.settings(original)
+        self._journal.record_settings(original)
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
         apply_settings(self._world, {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps})
 
@@ -269,7 +270,7 @@ class CarlaWorld:
         for point in points:
             self.ego = self._world.try_spawn_actor(blueprint, point)
             if self.ego is not None:
-                self._journal.spawned(self.ego.id)
+                self._journal.record_actor(self.ego.id)
                 self.frame = self._world.tick(SLOW_S)
                 return
         self.close()
@@ -279,8 +280,8 @@ class CarlaWorld:
     # The methods below belong to each step.
 
     def tick(self) -> None:
-        """Advance the simulation by one step. Raises ServerLost if the step does not arrive in time, and once
-        CarlaBridgeError if another client has ticked the server more than MOST_FOREIGN times."""
+        """Advance the simulation by one step. Raises ServerLost if the step is not confirmed in time, and
+        CarlaBridgeError once if another client has ticked the server more than MOST_FOREIGN times."""
         previous, self.frame = self.frame, 0  # after a lost step, the next frame number is unknown
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
@@ -318,11 +319,10 @@ class CarlaWorld:
         return Scene(own, list(bodies.values()), self.ego.get_speed_limit() or LIMIT_KMH, lights)
 
     def lamps(self) -> list[Lamp]:
-        """Return the town's traffic lights."""
-        return [lamp_of(light, self.map) for light in self._lights.values()]
+        return [read_lamp(light, self.map) for light in self._lights.values()]
 
     def _read_extents(self, actor_ids: list[int]) -> None:
-        """Ask the server for the sizes of new actors."""
+        """Request the sizes of new actors from the server."""
         try:
             actors = {actor.id: actor for actor in self._world.get_actors(actor_ids)}
         except RuntimeError as error:
@@ -335,7 +335,7 @@ class CarlaWorld:
                 self._extents[actor_id] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
-        """Set the ego vehicle's controls, which act from the next step on."""
+        """Set the ego vehicle's controls, starting with the next step."""
         self.ego.apply_control(carla.VehicleControl(**asdict(control)))
 
     def close(self) -> None:
@@ -345,10 +345,10 @@ class CarlaWorld:
         try:
             probe(self.options)
             self._client.set_timeout(ANSWER_S)
-            done = undo(self._client, self._world, self._journal.left)
+            done = undo(self._client, self._world, self._journal.record)
         except (CarlaBridgeError, RuntimeError) as error:
             if isinstance(error.__context__, ConnectionRefusedError):
-                self._journal.close()  # a server that is gone has nothing to undo
+                self._journal.close()  # the server has exited, so there is nothing to undo
             else:
                 log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
             return

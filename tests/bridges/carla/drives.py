@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol_client.carla.driver import Driver
 from rtcontrol_client.carla.lanes import LaneLine, TownRoad
-from rtcontrol_client.carla.lights import Lamp, govern
+from rtcontrol_client.carla.lights import Lamp, set_stop_lines
 from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.standin.town import ARMS, boxes, opendrive, signal_number
 from rtcontrol_client.carla.standin.world import Bicycle
@@ -24,7 +24,7 @@ def road() -> TownRoad:
     import carla
 
     found = TownRoad(carla.Map("standin", opendrive()))
-    govern(found, lamps())
+    set_stop_lines(found, lamps())
     return found
 
 

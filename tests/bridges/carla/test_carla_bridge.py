@@ -190,7 +190,7 @@ def test_missing_server_is_reported_with_the_start_command() -> None:
     [
         (("--connect", "localhost:5555"), "--connect localhost:5555 is not an endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "instruction= : string should match pattern"),
-        (("--carla-host", "a..b"), "'a..b' is not a host's name"),
+        (("--carla-host", "a..b"), "'a..b' is not a valid host name"),
         (("--set", "hz=1000"), "hz=1000: input should be less than or equal to 100. The options are"),
         (("--set", "duration_s=nan"), "duration_s=nan: input should be"),
         (("--set", "speed=3"), "speed=3: it is not an option."),
@@ -210,7 +210,9 @@ def test_port_of_another_program_does_not_abort_the_bridge() -> None:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         ended = bridge("--carla-port", str(port))
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"What listens at 127.0.0.1:{port} is not a CARLA server. Give --carla-port")
+    assert ended.stderr.startswith(
+        f"The program that listens at 127.0.0.1:{port} is not a CARLA server. Give --carla-port"
+    )
 
 
 @pytest.mark.parametrize("hz, steps", [(16.0, 1), (20.0, 1), (10.0, 2), (15.0, 2), (1.0, 16), (50.0, 1)])

@@ -16,7 +16,7 @@ import carla
 
 from rtcontrol.agents.road import tools as agent
 from rtcontrol_client import Standing
-from rtcontrol_client.carla.bridge import obey_safe
+from rtcontrol_client.carla.bridge import execute_safe_calls
 from rtcontrol_client.carla.driver import STANDSTILL, Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.observing import Body, Scene
@@ -250,12 +250,12 @@ def test_all_safe_calls_are_executed_and_a_refused_one_stops() -> None:
     brake, turn = FunctionCall(name="brake", arguments={"level": 40}), FunctionCall(name="turn", arguments={})
     turn.arguments["at_next_junction"] = "left"
     intent = drive.driver.intent
-    obey_safe(drive.driver, Standing(brake, "safe", more=(turn,)))
+    execute_safe_calls(drive.driver, Standing(brake, "safe", more=(turn,)))
     assert (intent.mode, intent.level, intent.turn) == ("brake", 40, "left")
-    obey_safe(drive.driver, Standing(turn, "safe", more=(FunctionCall(name="fly"),)))
+    execute_safe_calls(drive.driver, Standing(turn, "safe", more=(FunctionCall(name="fly"),)))
     assert intent.mode == "stop"
-    obey_safe(drive.driver, Standing(brake, "safe"))
-    obey_safe(drive.driver, Standing(None, "safe"))
+    execute_safe_calls(drive.driver, Standing(brake, "safe"))
+    execute_safe_calls(drive.driver, Standing(None, "safe"))
     assert intent.mode == "stop"
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rtcontrol_client import Standing
 from rtcontrol_client.carla import bridge, journal
-from rtcontrol_client.carla.bridge import Grid, Trace
-from rtcontrol_client.carla.control import Control, Steer, Throttle
+from rtcontrol_client.carla.bridge import StepTimer, Trace
+from rtcontrol_client.carla.control import Control, PedalController, SteeringController
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.observing import Body
 
@@ -24,7 +24,7 @@ wild = st.floats(-1e6, 1e6, allow_nan=False)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(wild, wild, st.floats(0, 1e4), wild), min_size=1, max_size=40))
 def test_steering_stays_within_range_and_rate(steps: list[tuple[float, float, float, float]]) -> None:
-    steer, last = Steer(DT), 0.0
+    steer, last = SteeringController(DT), 0.0
     for forward, right, speed, off in steps:
         told = steer.step(forward, right, speed, off)
         assert -1.0 <= told <= 1.0 and abs(told - last) <= 2.0 * DT + 1e-9
@@ -33,7 +33,7 @@ def test_steering_stays_within_range_and_rate(steps: list[tuple[float, float, fl
 
 def drive(speed: float, wanted: Callable[[float], float], engine: float, brakes: float, seconds: float) -> list[float]:
     """Return the speeds of a vehicle with a lag of 0.2 s, air and rolling drag, and pedals of a given strength."""
-    throttle, acceleration, speeds = Throttle(DT), 0.0, []
+    throttle, acceleration, speeds = PedalController(DT), 0.0, []
     for _ in range(round(seconds / DT)):
         told = throttle.step(wanted(speed), speed)
         push = told.throttle * min(engine, 40.0 * engine / 4.0 / max(speed, 0.1))
@@ -80,7 +80,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_missed_steps_are_skipped_and_the_phase_is_kept(clock: Clock) -> None:
-    steps = Grid(0.0625)
+    steps = StepTimer(0.0625)
     assert steps.wait() == 0
     clock.sleep(0.01)
     assert steps.wait() == 0
@@ -98,7 +98,7 @@ def test_full_disk_ends_the_trace_but_not_the_drive(caplog: pytest.LogCaptureFix
             trace.write(frame, CAR, NOTHING, Control())
         trace.close()
     (told,) = caplog.messages
-    assert "/dev/full ends here" in told and "No space left" in told
+    assert "/dev/full is incomplete" in told and "No space left" in told
 
 
 # The journal that the bridge writes before it changes a server.
@@ -110,13 +110,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_journal_records_every_change_before_it_is_made() -> None:
-    path = journal.place("127.0.0.1", 2000)
+    path = journal.journal_path("127.0.0.1", 2000)
     mine = Journal(path, "127.0.0.1", 2000)
-    mine.begin(7)
-    assert journal.read(path).is_empty
-    mine.settings({"synchronous_mode": False})
-    mine.spawned(9)
-    left = journal.read(path)
+    mine.record_world(7)
+    assert journal.read_journal(path).is_empty
+    mine.record_settings({"synchronous_mode": False})
+    mine.record_actor(9)
+    left = journal.read_journal(path)
     assert (left.episode, left.settings, left.actors) == (7, {"synchronous_mode": False}, [9])
     mine.close()
     assert list(path.parent.iterdir()) == []

@@ -19,7 +19,7 @@ from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.intent import Turn
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
-from rtcontrol_client.carla.lights import Lamp, govern
+from rtcontrol_client.carla.lights import Lamp, set_stop_lines
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene
 from rtcontrol_client.carla.options import DriveOptions
 from rtcontrol_client.carla.standin.town import ARMS, LANES, incoming, opendrive
@@ -66,7 +66,7 @@ ENTERING = [(arm, lane) for arm in ARMS for lane in range(1, LANES + 1)]
 
 def lit(*told: Lamp) -> TownRoad:
     found = TownRoad(carla.Map("standin", opendrive()))
-    govern(found, told)
+    set_stop_lines(found, told)
     return found
 
 
@@ -88,7 +88,7 @@ def test_client_finds_every_lanes_light_and_stop_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
     with StandIn() as standin:
         at = "127.0.0.1", standin.port
-        world = CarlaWorld(DriveOptions(port=at[1]), Journal(journal.place(*at), *at))
+        world = CarlaWorld(DriveOptions(port=at[1]), Journal(journal.journal_path(*at), *at))
         world.open()
         try:
             told, found = sorted(world.lamps()), TownRoad(world.map)
@@ -97,7 +97,7 @@ def test_client_finds_every_lanes_light_and_stop_line(tmp_path: Path, monkeypatc
     arms = {lamp.number: arm for lamp, arm in zip(told, ARMS, strict=True)}
     # Also from the trigger boxes alone, if the map has no signal for the lights.
     for known in (told, [lamp._replace(sign="") for lamp in told]):
-        govern(found, known)
+        set_stop_lines(found, known)
         for (arm, lane), turn in product(ENTERING, TURNS):
             route = found.route(enters(found, arm, lane), turn)
             assert [arms[number] for number in lights(route)] == [arm]

@@ -32,7 +32,9 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 
 def world(port: int, **options: Any) -> CarlaWorld:
-    return CarlaWorld(DriveOptions(port=port, **options), Journal(journal.place("127.0.0.1", port), "127.0.0.1", port))
+    return CarlaWorld(
+        DriveOptions(port=port, **options), Journal(journal.journal_path("127.0.0.1", port), "127.0.0.1", port)
+    )
 
 
 def synchronous(port: int) -> Any:

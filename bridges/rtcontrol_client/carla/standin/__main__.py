@@ -1,9 +1,9 @@
 """Run the CARLA stand-in: `python -m rtcontrol_client.carla.standin --port P [--state FILE]`.
 
-When it accepts clients it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the standard
+When it accepts clients, it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the standard
 input cause faults, and each is answered with `done: LINE`:
 
-  freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
+  freeze       stop answers and streams but keep all connections open; `thaw` ends this
   garbage      send one packet that makes CARLA's client library abort its process
   state        write the state file now
 """
@@ -25,14 +25,14 @@ from typing import Any
 
 from rtcontrol_client.carla.standin import wire
 from rtcontrol_client.carla.standin.town import opendrive
-from rtcontrol_client.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
-from rtcontrol_client.carla.standin.world import World, definitions
+from rtcontrol_client.carla.standin.wire import RequestRefused, RpcConnection, Stream, StreamConnection
+from rtcontrol_client.carla.standin.world import World, actor_definitions
 
 MAP = "Standin/Maps/Standin"
 
 
-class Methods:
-    """The RPC methods that need more than one line."""
+class RpcMethods:
+    """The RPC methods of the server that need more than an expression in `table`."""
 
     def __init__(self, world: World, stream_port: int) -> None:
         self.world, self.stream_port = world, stream_port
@@ -48,7 +48,7 @@ class Methods:
 
     def box(self, number: int) -> list[Any]:
         if number not in self.world.actors:
-            raise Refused(f"unable to find the actor {number}: actor not found")
+            raise RequestRefused(f"unable to find the actor {number}: actor not found")
         return self.world.actors[number].box()
 
     def spawn(self, described: list[Any], transform: list[Any]) -> list[Any]:
@@ -57,18 +57,18 @@ class Methods:
     def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
         # Without a name, reload the same map.
         if name and name.rsplit("/", 1)[-1] != MAP.rsplit("/", 1)[-1]:
-            raise Refused("map not found")
-        self.world.begin()
+            raise RequestRefused("map not found")
+        self.world.start_episode()
         if reset:
             self.world.apply(wire.Settings())
         self.world.on_step(self.world.packet())
 
     def tick(self) -> int:
-        """Make a step in synchronous mode; in asynchronous mode steps come by themselves and this has no effect."""
+        """Make a step in synchronous mode; do nothing in asynchronous mode, in which `keep_time` makes the steps."""
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
-        # If requested, the tick follows the batch.
+        # The stand-in ignores `tick`, since the bridge never requests a tick after a batch.
         return [self.destroy(*command[0]) for command in commands]
 
     def destroy(self, variant: int, fields: list[Any]) -> list[Any]:
@@ -78,9 +78,9 @@ class Methods:
         return [[0, [f"unable to destroy actor {fields[0]}: not found"]]]
 
 
-def table(world: World, stream_port: int) -> Table:
+def build_method_table(world: World, stream_port: int) -> wire.MethodTable:
     """Return all RPC methods of the server, by name."""
-    methods = Methods(world, stream_port)
+    methods = RpcMethods(world, stream_port)
     values: dict[str, Callable[..., Any]] = {
         "version": lambda: wire.VERSION,
         "get_episode_info": lambda: [world.episode, methods.token()],
@@ -89,7 +89,7 @@ def table(world: World, stream_port: int) -> Table:
         "set_episode_settings": lambda values: world.apply(wire.Settings.read(values)),
         "get_required_files": lambda folder="": [],
         "query_lights_state": lambda address="": [],
-        "get_actor_definitions": definitions,
+        "get_actor_definitions": actor_definitions,
         "get_map_info": methods.map_info,
         "get_map_data": opendrive,
         "get_available_maps": lambda: [f"/Game/{MAP}"],
@@ -104,13 +104,13 @@ def table(world: World, stream_port: int) -> Table:
         "apply_control_to_vehicle": world.control,
         "load_new_episode": methods.load,
     }
-    answers = {name: answering(method) for name, method in values.items()}
-    answers |= {name: answering(method, void=True) for name, method in voids.items()}
+    answers = {name: wire.wrap_method(method) for name, method in values.items()}
+    answers |= {name: wire.wrap_method(method, void=True) for name, method in voids.items()}
     return answers | {"apply_batch": methods.batch}
 
 
 HOST = "127.0.0.1"
-PERIOD_S = 0.05  # of asynchronous mode without a fixed step
+PERIOD_S = 0.05  # the time between steps in asynchronous mode without a fixed step
 
 
 class Server:
@@ -119,7 +119,7 @@ class Server:
     def __init__(self, world: World, state_path: Path | None) -> None:
         self.world, self.state_path = world, state_path
         self.stream = Stream(world.packet)
-        self.calls: set[Calls] = set()
+        self.connections: set[RpcConnection] = set()
         self.frozen = False
         self.stopped = asyncio.Event()
         world.on_step = self.stream.send
@@ -127,9 +127,9 @@ class Server:
     async def listen(self, port: int) -> int:
         """Open both listeners; return the port for clients (0 chooses a free one)."""
         loop = asyncio.get_running_loop()
-        streams = await loop.create_server(lambda: Subscriber(self.stream), HOST, 0)
-        methods = table(self.world, streams.sockets[0].getsockname()[1])
-        rpc = await loop.create_server(lambda: Calls(methods, self.calls, self.frozen), HOST, port)
+        streams = await loop.create_server(lambda: StreamConnection(self.stream), HOST, 0)
+        methods = build_method_table(self.world, streams.sockets[0].getsockname()[1])
+        rpc = await loop.create_server(lambda: RpcConnection(methods, self.connections, self.frozen), HOST, port)
         return int(rpc.sockets[0].getsockname()[1])
 
     async def run(self) -> None:
@@ -153,7 +153,7 @@ class Server:
 
     def write_state(self) -> None:
         if self.state_path:
-            write(self.state_path, state(self.world, len(self.calls)))
+            write_json(self.state_path, world_state(self.world, len(self.connections)))
 
     def command(self, text: str) -> None:
         """Execute a line of the standard input, such as `freeze`."""
@@ -163,7 +163,7 @@ class Server:
             case ["thaw"]:
                 self.freeze(False)
             case ["garbage"]:
-                # The length prefix is right, but the content is shorter than any packet of this stream.
+                # The length prefix is correct, but the content is shorter than any packet of this stream.
                 self.stream.send(struct.pack("<I", 7) + b"garbage")
             case ["state"]:
                 self.write_state()
@@ -173,15 +173,15 @@ class Server:
         print(f"done: {text.strip()}", flush=True)
 
     def freeze(self, frozen: bool) -> None:
-        """Stop answering but keep all connections open; with False, answer the waiting requests."""
+        """Stop all answers but keep the connections open; if `frozen` is False, continue with the pending requests."""
         self.frozen = self.stream.paused = frozen
-        for calls in self.calls:
-            calls.paused = frozen
+        for connections in self.connections:
+            connections.paused = frozen
             if not frozen:
-                calls.serve()
+                connections.serve()
 
 
-def state(world: World, clients: int) -> dict[str, Any]:
+def world_state(world: World, clients: int) -> dict[str, Any]:
     """Return the world's settings, vehicles and destroyed vehicles, for the state file."""
     return {
         "what": "the CARLA stand-in, not CARLA",
@@ -191,11 +191,11 @@ def state(world: World, clients: int) -> dict[str, Any]:
         "clients": clients,
         "settings": asdict(world.settings),
         "alive": [world.to_dict(car) | {"speed_kmh": round(car.body.speed * 3.6, 2)} for car in world.vehicles],
-        "destroyed": world.gone,
+        "destroyed": world.destroyed_vehicles,
     }
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write the state file completely or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(content, indent=1))

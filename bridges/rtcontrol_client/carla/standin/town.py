@@ -1,4 +1,4 @@
-"""The stand-in's town: roads and the lights of a junction, also written as OpenDRIVE text."""
+"""The stand-in's town: its roads, the lights of its junction, and its OpenDRIVE text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcontrol_client.carla.standin.wire import GREEN, RED, YELLOW, Pose
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a curve: a line (curvature 0) or an arc (positive curvature: to the left)."""
+    """A piece of a curve: a straight line (curvature 0) or an arc (to the left if the curvature is positive)."""
 
     x: float
     y: float
@@ -67,14 +67,14 @@ def line(start: Pose, length: float) -> Piece:
 
 
 def arc(start: Pose, radius: float, turn: float) -> Piece:
-    """Return an arc of a radius that turns by an angle (positive: to the left)."""
+    """Return an arc with this radius that turns by the angle `turn` (positive: to the left)."""
     return Piece(*start, radius * abs(turn), math.copysign(1.0 / radius, turn))
 
 
-# The town: one signalised junction of four arms and two loop roads, so that every choice leads back to the junction.
-# The east and the north arm are the ends of one loop (line, arc of 270 degrees, line), the west and the south arm those
-# of the other. Each direction has three lanes of 3.5 m; traffic keeps to the right. All three lanes go straight on; the
-# leftmost also turns left into the leftmost, the rightmost right into the rightmost.
+# The town has a junction of four arms with traffic lights, and two loop roads, so that every turn leads back to the
+# junction. One loop (line, arc of 270 degrees, line) connects the east and north arms, the other the west and south
+# arms. Each direction has three lanes of 3.5 m; traffic drives on the right. All three lanes lead straight on; the
+# leftmost also leads left into a leftmost lane, the rightmost also right into a rightmost lane.
 
 
 LANES = 3
@@ -85,8 +85,8 @@ REACH_M = 24.0
 LIMIT_KMH = 60.0
 JUNCTION = 100
 
-# Each arm: its road, whether this road starts at the junction, and the arm's direction. A loop consists of two roads,
-# since CARLA's map confuses the ends of a road that has both at the same junction.
+# For each arm: its road, whether this road starts at the junction, and the arm's direction. A loop consists of two
+# roads, since CARLA's map confuses the two ends of a road if both are at the same junction.
 ARMS = {"E": (1, True, 0.0), "N": (2, False, math.pi / 2), "W": (3, True, math.pi), "S": (4, False, -math.pi / 2)}
 HALVES = {1: 2, 3: 4}
 TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
@@ -94,7 +94,7 @@ TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
 
 @dataclass(frozen=True)
 class Link:
-    """The origin and destination of a connecting road; `lane` is the number, from the left, of its first lane."""
+    """The arms that a connecting road links; `lane` is the number of its first lane, counted from the left."""
 
     arm: str
     turn: str
@@ -104,7 +104,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Road:
-    """A road: a reference line with lanes on its right and, in a loop, as many on its left."""
+    """A road: a reference line with `lanes` lanes on its right and, in a loop, as many on its left."""
 
     number: int
     curve: Curve
@@ -112,8 +112,8 @@ class Road:
     link: Link | None = None
 
 
-def loop(angle: float) -> tuple[Curve, Curve]:
-    """Return both halves of the loop that leaves the junction at an angle and returns by the next arm to the left."""
+def build_loop(angle: float) -> tuple[Curve, Curve]:
+    """Return both halves of the loop that leaves the junction at `angle` and returns by the next arm to the left."""
     straight = LOOP_RADIUS_M - REACH_M
     out = line(Pose(REACH_M * math.cos(angle), REACH_M * math.sin(angle), angle), straight)
     away = arc(out.at(straight), LOOP_RADIUS_M, 0.75 * math.pi)
@@ -121,8 +121,8 @@ def loop(angle: float) -> tuple[Curve, Curve]:
     return Curve([out, away]), Curve([back, line(back.at(back.length), straight)])
 
 
-def connection(arm: str, turn: str) -> tuple[Curve, Link]:
-    """Return the reference line (left border of the leftmost lane) of a road from an arm over the junction."""
+def build_connection(arm: str, turn: str) -> tuple[Curve, Link]:
+    """Return reference line (left border of the leftmost lane) and link of the connecting road for a turn."""
     angle = ARMS[arm][2]
     to = min(ARMS, key=lambda name: abs(math.remainder(ARMS[name][2] - angle - TURNS[turn], 2 * math.pi)))
     link = Link(arm, turn, to, LANES if turn == "right" else 1)
@@ -144,16 +144,16 @@ def roads() -> dict[int, Road]:
     for first, second in HALVES.items():
         angle = next(angle for road, _, angle in ARMS.values() if road == first)
         roads_by_number |= {
-            number: Road(number, curve, LANES) for number, curve in zip((first, second), loop(angle), strict=True)
+            number: Road(number, curve, LANES) for number, curve in zip((first, second), build_loop(angle), strict=True)
         }
     for number, (arm, turn) in enumerate(((arm, turn) for arm in ARMS for turn in TURNS), start=JUNCTION + 1):
-        curve, link = connection(arm, turn)
+        curve, link = build_connection(arm, turn)
         roads_by_number[number] = Road(number, curve, LANES if turn == "straight" else 1, link)
     return roads_by_number
 
 
-def incoming(arm: str, lane: int) -> tuple[int, int]:
-    """Return the road and OpenDRIVE lane number of an arm's lane (counted from the left) into the junction."""
+def incoming_lane(arm: str, lane: int) -> tuple[int, int]:
+    """Return the road and the OpenDRIVE number of a lane that leads into the junction; `lane` counts from the left."""
     road, begins, _ = ARMS[arm]
     return road, lane if begins else -lane
 
@@ -186,8 +186,8 @@ CYCLE_S = PHASE_S * len(ARMS)
 BOX_M, BOX_SHARE, BOX_BACK_M = 1.5, 0.25, 3.0
 
 
-class Placed(NamedTuple):
-    """A traffic light of a town: the actor's place, the signal's id in the map, and the trigger volume. The volume is
+class PlacedLight(NamedTuple):
+    """A traffic light of a town: the actor's pose, the signal's id in the map, and the trigger volume. The volume has
     the middle, half sizes and rotation of a box around all trigger boxes, relative to the actor, in CARLA's axes."""
 
     pole: Pose
@@ -195,41 +195,41 @@ class Placed(NamedTuple):
     volume: list[list[float]]
 
 
-def boxes(arm: str) -> list[Pose]:
+def trigger_boxes(arm: str) -> list[Pose]:
     """Return the trigger boxes of an arm's light, one on each lane into the junction.
 
-    InitializeSign places a box at the end of the lane before the junction, then moves it 3 m back against the direction
-    of the *referring* lane (over the junction), but not beyond the ends of its lane. If the lane before has a positive
-    number, this would be beyond its end, so the box stays at the end.
+    CARLA's InitializeSign places a box at the end of the lane before the junction, then moves it by 3 m against the
+    direction of the *referring* lane (over the junction), but not beyond the ends of its lane. In a lane with a
+    positive number this move would lead beyond the end, so the box stays at the end.
     """
     poses = []
     for lane in range(1, LANES + 1):
-        road, number = incoming(arm, lane)
+        road, number = incoming_lane(arm, lane)
         curve = lanes()[road, number]
         poses.append(curve.at(curve.length - (BOX_BACK_M if number < 0 else 0.0)))
     return poses
 
 
-def generated(arm: str) -> Placed:
+def generate_light(arm: str) -> PlacedLight:
     """Return an arm's light as CARLA generates it from the map. The light faces across the road, 90 degrees from the
     signal (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees"). Its trigger boxes
     are merged as in `UBoundingBoxCalculator::CombineBoxes` (Carla/Util): along the *world's* axes."""
-    pole, found = _place_on_arm(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), boxes(arm)
+    pole, found = _place_on_arm(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), trigger_boxes(arm)
     xs = [box.x + side * _half_extent(box, 0.0) for box in found for side in (-1, 1)]
     ys = [box.y + side * _half_extent(box, math.pi / 2) for box in found for side in (-1, 1)]
     middle = _relative_place(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
     extent = [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0]
-    return Placed(pole, str(signal_number(arm)), [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
+    return PlacedLight(pole, str(signal_number(arm)), [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
 
 
 def _place_on_arm(arm: str, away: float, right: float, heading: float) -> Pose:
-    """Return a place on an arm, `away` from the junction's centre and `right` of the incoming traffic."""
+    """Return a pose on an arm, `away` metres from the junction's centre and `right` metres right of its centre line."""
     cos, sin = math.cos(ARMS[arm][2]), math.sin(ARMS[arm][2])
     return Pose(away * cos - right * sin, away * sin + right * cos, heading)
 
 
 def _relative_place(pole: Pose, x: float, y: float) -> list[float]:
-    """Return a place relative to an actor, in CARLA's axes."""
+    """Return a position relative to an actor, in CARLA's axes."""
     cos, sin = math.cos(pole.heading), math.sin(pole.heading)
     dx, dy = x - pole.x, y - pole.y
     return [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
@@ -252,14 +252,14 @@ def light_state(arm: str, elapsed_s: float) -> int:
 
 
 TRAFFIC_LIGHT = "1000001"
-# The distance of a signal from its road's end; at the very end, rounding would put the signal beyond.
+# The distance of a signal from its road's end; without it, rounding might place the signal beyond the end.
 SIGNAL_BACK_M = 0.1
 FLAT = '<elevationProfile><elevation s="0.0" a="0.0" b="0.0" c="0.0" d="0.0"/></elevationProfile><lateralProfile/>'
 
 
 @cache
 def opendrive() -> str:
-    """Return the town as OpenDRIVE text, always the same."""
+    """Return the town as OpenDRIVE text."""
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <OpenDRIVE><header revMajor="1" revMinor="4" name="standin" version="1.00">
 <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +k=1 +x_0=0 +y_0=0 +datum=WGS84</geoReference></header>
@@ -315,12 +315,12 @@ def _strip_xml(lane: int, road: Road) -> str:
 def _end_numbers(link: Link, lane: int) -> tuple[int, int]:
     """Return the OpenDRIVE lane numbers at both ends of the `lane`-th lane of a connecting road."""
     number = link.lane + lane - 1
-    return incoming(link.arm, number)[1], -incoming(link.to, number)[1]
+    return incoming_lane(link.arm, number)[1], -incoming_lane(link.to, number)[1]
 
 
 def _signals_xml(road: Road) -> str:
-    """Write the signals as RoadRunner wrote CARLA's own towns (Town01.xodr): the pole stands next to a road but is
-    valid for none of its lanes (0 to 0); each lane over the junction refers to the signal at the lane's start."""
+    """Return the signals in the form of CARLA's towns (Town01.xodr): the pole is next to a road but is valid for none
+    of its lanes (0 to 0); each lane over the junction refers to the signal at the lane's start."""
     if road.link:
         return (
             f'<signalReference id="{signal_number(road.link.arm)}" s="0.0" t="0.0" orientation="-">'
@@ -339,5 +339,5 @@ def _connection_xml(road: Road) -> str:
         return ""
     lanes = range(1, road.lanes + 1)
     links = "".join(f'<laneLink from="{_end_numbers(road.link, lane)[0]}" to="{-lane}"/>' for lane in lanes)
-    ends = f'incomingRoad="{incoming(road.link.arm, 1)[0]}" connectingRoad="{road.number}" contactPoint="start"'
+    ends = f'incomingRoad="{incoming_lane(road.link.arm, 1)[0]}" connectingRoad="{road.number}" contactPoint="start"'
     return f'<connection id="{road.number}" {ends}>{links}</connection>'

@@ -1,4 +1,4 @@
-"""The messages between CARLA's client and server: RPC calls and streams of MessagePack structs without field names."""
+"""The protocol between CARLA's client and server: RPC in MessagePack, and a stream of packed binary states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgpack
 VERSION = "0.9.16"
 LOOPBACK = bytes([127, 0, 0, 1])
 WORLD_STREAM = 1
-# The stream type by which a client recognises packets of the world observer.
+# The stream type of packets with the state of the whole world.
 WORLD_OBSERVER = 17
 
 HEADER = struct.Struct("<QQd6f")
@@ -58,7 +58,7 @@ class Settings:
 
 
 class Pose(NamedTuple):
-    """A place and a direction, in OpenDRIVE's axes."""
+    """A position and a direction, in OpenDRIVE's axes."""
 
     x: float
     y: float
@@ -66,7 +66,7 @@ class Pose(NamedTuple):
 
 
 def token(stream: int, port: int) -> bytes:
-    """Return the token that tells a client the address of a stream: TCP over IPv4."""
+    """Return the token with which a client connects to a stream: its number and its address (TCP over IPv4)."""
     return struct.pack("<IHBB16s", stream, port, 1, 1, LOOPBACK)
 
 
@@ -91,40 +91,40 @@ def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_
     return struct.pack("<I", len(body)) + body
 
 
-# A client has two connections: msgpack-rpc, whose requests are answered in order, and the stream of world states, which
-# sends a packet at once, then a packet per step.
+# A client has two connections: msgpack-rpc, whose requests are answered in order, and the stream of world states, on
+# which the server sends the current packet at the start and then a packet per step.
 
 
 REQUEST, RESPONSE = 0, 1
 
 
-class Refused(Exception):
-    """An RPC method refuses a request; the client raises RuntimeError with this text."""
+class RequestRefused(Exception):
+    """Raised by an RPC method that refuses a request; CARLA's client then raises RuntimeError with this text."""
 
 
-# The methods by name, each of which returns its result in the form for the wire.
-Table = dict[str, Callable[..., Any]]
+# RPC methods by name. Each returns its result in the form of the protocol.
+MethodTable = dict[str, Callable[..., Any]]
 
 
-def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
-    """Wrap a method so that its result or refusal has the form for the wire."""
+def wrap_method(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
+    """Wrap a method to return its result or its refusal in the form of the protocol."""
 
     def called(*arguments: Any) -> list[Any]:
         try:
             result = method(*arguments)
-        except Refused as refused:
+        except RequestRefused as refused:
             return [[0, [str(refused)]]]
         return [[False]] if void else [[1, result]]
 
     return called
 
 
-class Calls(asyncio.Protocol):
-    """A client's RPC connection. While `paused`, requests wait for their answers."""
+class RpcConnection(asyncio.Protocol):
+    """A client's RPC connection. While `paused` is True, requests are not answered."""
 
-    def __init__(self, table: Table, connections: set[Calls], paused: bool) -> None:
+    def __init__(self, table: MethodTable, connections: set[RpcConnection], paused: bool) -> None:
         self.table, self.connections, self.paused = table, connections, paused
-        # All strings are text, except tokens, which are binary.
+        # Strings are decoded as text, even tokens, which are binary.
         self.unpacker = msgpack.Unpacker(raw=False, unicode_errors="surrogateescape")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,7 +148,7 @@ class Calls(asyncio.Protocol):
                 if kind == REQUEST:
                     self.transport.write(msgpack.packb(self.answer(number, name, parameters)))
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            print(f"closed a connection that sent no calls: {error}", file=sys.stderr, flush=True)
+            print(f"closed a connection that sent an invalid RPC message: {error}", file=sys.stderr, flush=True)
             self.transport.close()
 
     def answer(self, number: int, name: str, parameters: list[Any]) -> list[Any]:
@@ -156,15 +156,15 @@ class Calls(asyncio.Protocol):
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
         try:
-            # The first parameter says whether the client waits for the answer; otherwise it ignores an answer.
+            # Skip the first parameter, which says whether the client waits for the answer.
             return [RESPONSE, number, None, method(*parameters[1:])]
         except (TypeError, ValueError, LookupError) as error:
             print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
             return [RESPONSE, number, f"the CARLA stand-in could not read the arguments of {name}", None]
 
 
-class Subscriber(asyncio.Protocol):
-    """A client's stream connection: the client names the stream in four bytes, then only receives."""
+class StreamConnection(asyncio.Protocol):
+    """A client's stream connection. The client sends the stream's number in four bytes, and then only receives."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -197,7 +197,7 @@ class Stream:
 
     def __init__(self, current: Callable[[], bytes]) -> None:
         self.current = current
-        self.subscribers: set[Subscriber] = set()
+        self.subscribers: set[StreamConnection] = set()
         self.paused = False
 
     def send(self, data: bytes) -> None:

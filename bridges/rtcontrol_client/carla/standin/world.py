@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, TypeVar
 
-from rtcontrol_client.carla.control import MAX_STEER, WHEELBASE_M, Control, steering_left
+from rtcontrol_client.carla.control import MAX_STEER, WHEELBASE_M, Control, steering_share
 from rtcontrol_client.carla.standin import town, wire
 from rtcontrol_client.carla.standin.town import ARMS, LIMIT_KMH, lanes
-from rtcontrol_client.carla.standin.wire import Pose, Refused
+from rtcontrol_client.carla.standin.wire import Pose, RequestRefused
 
 STEER_RATE = math.radians(180.0)
 PUSH_MPS2 = 4.0
-# At speeds where this power is not enough for PUSH_MPS2, it limits the acceleration.
+# At high speeds, the power of the engine limits the acceleration below PUSH_MPS2.
 POWER_W_PER_KG = 40.0
 BRAKE_MPS2 = 8.0
 ROLLING_MPS2 = 0.15
@@ -25,7 +25,7 @@ GRIP_MPS2 = 8.0
 
 
 class Bicycle:
-    """A bicycle model of a vehicle that drives only forwards."""
+    """A kinematic bicycle model of a vehicle, which drives only forwards."""
 
     def __init__(self, x: float, y: float, heading: float) -> None:
         self.x, self.y, self.heading = x, y, heading
@@ -46,7 +46,7 @@ class Bicycle:
         control, speed = self.control, self.speed
         pace = abs(speed)
         # Steering to the right is positive in CARLA and negative in this model.
-        wanted = -control.steer * MAX_STEER * steering_left(pace * 3.6)
+        wanted = -control.steer * MAX_STEER * steering_share(pace * 3.6)
         self.wheels += min(max(wanted - self.wheels, -STEER_RATE * delta_s), STEER_RATE * delta_s)
         push = control.throttle * min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1))
         speed += push * delta_s
@@ -73,13 +73,13 @@ CAR, LIGHT = b"\x0e", b"\x07"  # semantic tags
 MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the only blueprint; half length, width, height (m)
 
 
-def definitions() -> list[Any]:
+def actor_definitions() -> list[Any]:
     role = ["role_name", STRING, "autopilot", ["autopilot", "scenario", "ego_vehicle"], True, False]
     return [[1, MODEL3, MODEL3.replace(".", ","), [role]]]
 
 
 def description(type_id: str) -> list[Any]:
-    """Return the description of an actor created by the server."""
+    """Return CARLA's description of an actor that the server creates."""
     return [0, type_id, []]
 
 
@@ -117,7 +117,7 @@ class Actor:
 class TrafficLight(Actor):
     """The traffic light of one arm."""
 
-    def __init__(self, number: int, description: list[Any], arm: str, placed: town.Placed) -> None:
+    def __init__(self, number: int, description: list[Any], arm: str, placed: town.PlacedLight) -> None:
         super().__init__(number, description, pose=placed.pole, tags=LIGHT)
         self.arm, self.placed = arm, placed
 
@@ -147,7 +147,7 @@ class Vehicle(Actor):
         return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, LIMIT_KMH, *light)
 
 
-# The limit of a step that follows the wall clock.
+# The longest step that follows the wall clock.
 LONGEST_STEP_S = 0.1
 SUBSTEP_S = 0.01
 SPAWN_EVERY_M = 40.0
@@ -157,7 +157,7 @@ AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
 class World:
-    """The simulated world; `on_step` is called with the packet of each step."""
+    """The simulated world; `on_step` is called with the packet of the world's state after each step."""
 
     def __init__(self, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
         self.on_step = on_step
@@ -167,10 +167,10 @@ class World:
         self.settings = wire.Settings()
         self.started_s = self.stepped_s = time.monotonic()
         self.numbers = itertools.count(FIRST_ACTOR)
-        self.gone: list[dict[str, Any]] = []
-        self.begin()
+        self.destroyed_vehicles: list[dict[str, Any]] = []
+        self.start_episode()
 
-    def begin(self) -> None:
+    def start_episode(self) -> None:
         """Start a new episode with only the spectator and the lights."""
         self.episode += 1
         self.elapsed_s = 0.0
@@ -178,7 +178,7 @@ class World:
         self.spectator = self.add(Actor(next(self.numbers), description("spectator")))
         described = description("traffic.traffic_light")
         for arm in ARMS:
-            self.add(TrafficLight(next(self.numbers), described, arm, town.generated(arm)))
+            self.add(TrafficLight(next(self.numbers), described, arm, town.generate_light(arm)))
 
     def add(self, actor: AnyActor) -> AnyActor:
         self.actors[actor.number] = actor
@@ -193,17 +193,17 @@ class World:
         return [curve.at(SPAWN_EVERY_M * (n + 0.5)) for curve, n in places]
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
-        """Create a vehicle for a client. Raises Refused if another vehicle occupies the place."""
+        """Create a vehicle for a client. Raises RequestRefused if another vehicle occupies the place."""
         if described[1] != MODEL3:
-            raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
+            raise RequestRefused(f"the CARLA stand-in has no blueprint {described[1]!r}")
         if any(math.dist(pose[:2], (car.body.x, car.body.y)) < 2 * EXTENT[0] for car in self.vehicles):
-            raise Refused("Spawn failed because of collision at spawn position")
+            raise RequestRefused("Spawn failed because of collision at spawn position")
         return self.add(Vehicle(next(self.numbers), described, EXTENT, tags=CAR, body=Bicycle(*pose)))
 
     def control(self, number: int, values: list[Any]) -> None:
         actor = self.actors.get(number)
         if not isinstance(actor, Vehicle):
-            raise Refused(f"unable to find the actor {number}: actor not found")
+            raise RequestRefused(f"unable to find the actor {number}: actor not found")
         throttle, steer, brake = (
             min(max(value, low), 1.0) for value, low in zip(values[:3], (0.0, -1.0, 0.0), strict=True)
         )
@@ -214,11 +214,11 @@ class World:
         if not isinstance(actor, Vehicle):
             return False
         del self.actors[number]
-        self.gone.append(self.to_dict(actor))
+        self.destroyed_vehicles.append(self.to_dict(actor))
         return True
 
     def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
-        """Return a vehicle's identity for the state file."""
+        """Return a vehicle's id, type and role for the state file."""
         role = vehicle.attributes.get("role_name", "")
         return {"id": vehicle.number, "type_id": vehicle.type_id, "role_name": role}
 
