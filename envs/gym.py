@@ -181,7 +181,7 @@ class ActTool:
 
 
 def _value_named(values: Mapping[Any, Any], text: str) -> Any:
-    """Return the allowed value that is equal to the number in `text`, or None if there is no such value."""
+    """Return the allowed value that is equal to the number in `text`, or None if no value is."""
     with suppress(ValueError):
         return next((value for value in values if value == float(text)), None)
     return None

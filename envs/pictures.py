@@ -18,7 +18,7 @@ COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (25
 
 
 def find_painter(name: str) -> Painter | None:
-    """Return a function that draws observations of the world `name`, or None if there is no such function."""
+    """Return a function that draws observations of the world `name`, or None if this world has no painter."""
     return {"lander": _lander_painter, "paddle": lambda: _paint_court}.get(name, lambda: None)()
 
 

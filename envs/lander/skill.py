@@ -29,7 +29,7 @@ SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
 def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
-    """Return the call for an observation and a goal. There is no other input, so a model can learn the call.
+    """Return the call for an observation and a goal. These are its only inputs, so a model can learn it.
 
     If a leg is on the ground and the goal is not `hover`, the call turns all engines off.
     """

@@ -22,7 +22,7 @@ CROWDED = 13.0  # if the ball comes nearer than this to the top or bottom, the p
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
-    """Return the call for an observation and a goal. There is no other input, so a model can learn the call."""
+    """Return the call for an observation and a goal. These are its only inputs, so a model can learn it."""
     distance = _target_y(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})

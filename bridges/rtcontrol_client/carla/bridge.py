@@ -165,7 +165,7 @@ class CarlaSession(BridgeSessions):
 
 
 def execute_safe_calls(driver: Driver, standing: Standing) -> None:
-    """Execute all safe calls in order. Execute `stop` if there is no safe call, or if the driver refuses one."""
+    """Execute all safe calls in order. Execute `stop` if the list is empty, or if the driver refuses a call."""
     for call in standing.calls or (STOP,):
         if driver.obey(call.name, call.arguments) is not None:
             driver.obey(STOP.name, STOP.arguments)
@@ -283,7 +283,7 @@ class CarlaBridge:
                 time.sleep(0.02)
                 continue
             observation = self._observation()
-            if observation is None:  # without an observation there is no decision, so brake
+            if observation is None:  # without an observation nothing can be decided, so brake
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
             standing = self._session.decide(observation)

@@ -188,7 +188,7 @@ class Driver:
     def look(self, scene: Scene) -> DriverView:
         """Return the vehicle's position and the vehicles around it; the same scene is evaluated only once.
 
-        Raises ValueError if a value of the vehicle is NaN or too large, or if there is no road.
+        Raises ValueError if a value of the vehicle is NaN or too large, or if the map has no road there.
         """
         if scene is self._scene and self.view is not None:
             return self.view

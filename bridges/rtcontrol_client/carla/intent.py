@@ -120,7 +120,7 @@ class NearVehicle(NamedTuple):
 def target_acceleration(intent: Intent, speed: float, limit: float, ahead: NearVehicle | None) -> float:
     """Return the acceleration (m/s2) for the intent at this speed (m/s).
 
-    `limit` (m/s) is the target speed of `follow` while there is no vehicle ahead; `set_speed` ignores it.
+    `limit` (m/s) is the target speed of `follow` without a vehicle ahead; `set_speed` ignores it.
     """
     match intent.mode:
         case "speed":

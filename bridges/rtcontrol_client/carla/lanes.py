@@ -207,7 +207,7 @@ class Route:
             yield ahead, self._bend_limits[n]
 
     def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
-        """Return the first stop line beyond `s` and its lights; None if there is no line up to the junction."""
+        """Return the first stop line beyond `s` and its lights; None if the route has none up to the junction."""
         return next((line for line in self.stop_lines if line[0] > s), None)
 
     def _group_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:

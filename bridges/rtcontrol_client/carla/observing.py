@@ -159,7 +159,7 @@ class Scene:
 
 @dataclass(slots=True)
 class LaneVehicles:
-    """The vehicles on a lane: the nearest vehicles `ahead` of and `behind` ours, and all vehicles ahead (`seen`)."""
+    """The vehicles on a lane: the nearest one `ahead` of and `behind` ours, and all ahead in `vehicles`."""
 
     ahead: NearVehicle | None = None
     behind: NearVehicle | None = None

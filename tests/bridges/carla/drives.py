@@ -11,7 +11,7 @@ from rtcontrol_client.carla.driver import Driver
 from rtcontrol_client.carla.lanes import LaneLine, TownRoad
 from rtcontrol_client.carla.lights import Lamp, set_stop_lines
 from rtcontrol_client.carla.observing import Body, Light, Scene
-from rtcontrol_client.carla.standin.town import ARMS, boxes, opendrive, signal_number
+from rtcontrol_client.carla.standin.town import ARMS, opendrive, signal_number, trigger_boxes
 from rtcontrol_client.carla.standin.world import Bicycle
 
 DT = 1 / 16
@@ -32,7 +32,7 @@ def lamps() -> list[Lamp]:
     """Return the town's traffic lights, numbered like their signals, without data that only a server has."""
     found = []
     for arm in ARMS:
-        xs, ys = zip(*((box.x, box.y) for box in boxes(arm)), strict=True)
+        xs, ys = zip(*((box.x, box.y) for box in trigger_boxes(arm)), strict=True)
         middle = 0.5 * (min(xs) + max(xs)), -0.5 * (min(ys) + max(ys))
         found.append(Lamp(signal_number(arm), str(signal_number(arm)), middle))
     return found

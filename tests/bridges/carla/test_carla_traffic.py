@@ -22,7 +22,7 @@ from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.lights import Lamp, set_stop_lines
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene
 from rtcontrol_client.carla.options import DriveOptions
-from rtcontrol_client.carla.standin.town import ARMS, LANES, incoming, opendrive
+from rtcontrol_client.carla.standin.town import ARMS, LANES, incoming_lane, opendrive
 from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road
 from tests.bridges.carla.rig import StandIn
@@ -71,7 +71,7 @@ def lit(*told: Lamp) -> TownRoad:
 
 
 def enters(on: TownRoad, arm: str, lane: int) -> LaneLine:
-    number, lane_id = incoming(arm, lane)
+    number, lane_id = incoming_lane(arm, lane)
     return next(known for known in on.lanes() if (known.key[0], known.key[2]) == (number, lane_id))
 
 
