@@ -13,15 +13,13 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
-ECHO = 120  # maximum number of characters of an instruction in messages
-TRIALS = 3  # a new instruction is refused after so many unsure decisions, or one if it has unknown words
+ECHO = 120  # messages show at most this number of characters of an instruction
+TRIALS = 3  # a new instruction is refused after 3 unsure decisions (with unknown words after 1)
 NAMED = 3  # maximum number of unknown words that a message lists
-EXAMPLES = 4  # number of goals to show if an instruction is not understood
-MAX_WAITING = (
-    16  # maximum length of the queue; each tick takes an instruction; a full queue drops the oldest instruction
-)
+EXAMPLES = 4  # number of goals that are shown if an instruction is not understood
+MAX_WAITING = 16  # maximum number of queued instructions; each tick takes one; a full queue drops the oldest
 
-# What to do after a miss: nothing, hold the active call, demand the safe calls, or stop the run.
+# The reaction to a miss: do nothing, hold the active call, demand the safe calls, or stop the run.
 Measure = Literal["none", "hold", "safe", "stop"]
 Status = Literal["fresh", "held", "safe"]
 
@@ -36,10 +34,10 @@ class FallbackPolicy:
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
         self._on_miss, self.hold_ns = on_miss, hold_ns
-        self.limit_ns = hold_ns  # until when the active call may be held
+        self.limit_ns = hold_ns  # the instant until which the active call may be held
         self.expires_ns: int | None = None
-        self.safe = False  # whether the safe calls were demanded and no fresh call has acted since then
-        self.suspended = False  # whether an operator paused or stopped the run
+        self.safe = False  # True after a demand for the safe calls, until a fresh call acts
+        self.suspended = False  # True while an operator has paused or stopped the run
 
     def renew(self, now_ns: int) -> None:
         """Restart the hold limit of the active call, because a decision in time confirmed or replaced this call."""
@@ -49,7 +47,7 @@ class FallbackPolicy:
         """Record that a fresh call was executed. It replaces the safe calls, if they were active."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
-    epoch = fresh_call  # a new epoch starts with no active call and a new hold limit
+    epoch = fresh_call  # a new epoch resets the active call and the hold limit in the same way
 
     def suspend(self, now_ns: int, lasting: bool) -> None:
         """Record that the safe calls were demanded by an operator's pause or stop. Older calls must not be held.
@@ -60,7 +58,7 @@ class FallbackPolicy:
     def miss(self, now_ns: int) -> Measure:
         """Record a miss, and return the measure to take."""
         if self.suspended:
-            return self._take_over()  # "none" unless a new epoch has started
+            return self._take_over()  # returns "none" unless a new epoch has started
         if self._on_miss == "stop":
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
@@ -145,7 +143,7 @@ class Instructions:
         self.goals = goals
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
         self.refusal: tuple[str, str] | None = None
-        self._unsure = 0  # number of failed or unsure decisions under the new instruction
+        self._unsure = 0  # number of failed or unsure decisions since the new instruction
         self._out, self._ledger = out, ledger
 
     def start(self, text: str) -> None:
@@ -228,7 +226,7 @@ class Requests:
         self.history: deque[str] = deque(maxlen=history)
         self._acknowledges = False
         self._policy = policy
-        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, (epoch, instruction), last call that acted
+        self._call: tuple[int, tuple[int, str], Call] | None = None  # (tick, (epoch, instruction), last acting call)
 
     def acknowledge(self, calls: Sequence[Call]) -> None:
         """Append calls to the history that the environment newly reported as executed."""

@@ -18,7 +18,7 @@ from rtcontrol.records import Command, Instruct
 
 P = ParamSpec("P")
 T = TypeVar("T")
-JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long `close` waits for the thread: safe calls are active, or are not active yet
+JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # `close` waits for the thread: JOIN_S if safe calls are active, else JOIN_UNTRIED_S
 
 
 class CallExecutor:
@@ -49,7 +49,7 @@ class CallExecutor:
         """Execute a command. Return its effect and its error."""
         try:
             return self.act(command.call, command), None
-        except BaseException as error:  # also SystemExit, which must not end this thread
+        except BaseException as error:  # even SystemExit must not end this thread
             return "failed", error
 
     def attempt(self, attempt: Attempt) -> AttemptResult:
@@ -97,7 +97,7 @@ class Actuator:
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
             self.core.guard_ns, self.core.guard_emission = guard_ns, guard_emission
-        if first:  # otherwise the thread already has a timeout
+        if first:  # wake the thread, which waits without a timeout
             self._wakeups.put(None)
 
     def disarm(self) -> None:
@@ -159,7 +159,7 @@ class Actuator:
 
     def _perform(self, command: Command) -> None:
         effect, error = self._executor.perform(command)
-        with self._lock:  # so that calls cannot be blocked between `confirmation` and `send`
+        with self._lock:  # an operator must not block calls between `confirmation` and `send`
             if (emit := self.core.confirmation(command, effect)) is not None:
                 error = self._executor.send(emit)
             self.core.performed(command, effect, error, time.monotonic_ns())

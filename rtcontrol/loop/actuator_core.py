@@ -17,8 +17,8 @@ from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, EnvironmentFault, Instruct, OperatorCommand, SafeAttempt, SafeState
 
-EXIT_RETRY_NS = 50_000_000  # time between two attempts at the end of a lockstep run
-# How long a safe call may delay the next safe call, which then starts on another thread: in real time, in lockstep.
+EXIT_RETRY_NS = 50_000_000  # time between two attempts of a safe call at the end of a lockstep run
+# A safe call that runs longer than this (PATIENCE_LOCKSTEP_NS in lockstep) makes the next start on another thread.
 PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 
@@ -187,7 +187,7 @@ class SafeCalls:
             attempt = Attempt(safe, self.demand, self._why, number, safe.acted_ns, round_.error, threaded)
             if safe.call is not None:
                 return attempt
-            self.attempt_ended(attempt, AttemptResult(), now_ns)  # there is no safe call to execute
+            self.attempt_ended(attempt, AttemptResult(), now_ns)  # nothing to execute: the list of safe calls is empty
         self._end_round(now_ns)
         return None
 
@@ -203,7 +203,7 @@ class SafeCalls:
         elif error is None and not waits:
             safe.wanted = False
             self.world_over |= over
-        if not waits and (current or attempt.acted_ns is None):  # otherwise `_report_replaced` has reported the call
+        if not waits and (current or attempt.acted_ns is None):  # other results were reported by `_report_replaced`
             active = current and not self.wanted and not self.world_over
             self._post_result(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
         safe.running = False
@@ -236,16 +236,16 @@ class ActuatorCore:
         self.call_spans: deque[list[int]] = deque(maxlen=8)
         self.change_count = 0
         self.safe = SafeCalls(safe_calls, retry_ns, self._post_result)
-        self.jobs: deque[Command | Emit | Instruct] = deque()  # in order, with at most one command and one instruction
+        self.jobs: deque[Command | Emit | Instruct] = deque()  # a queue with at most one Command and one Instruct
         self.shut: str | None = None
         self.open_ns = 0
         self._running: Command | None = None
-        self._checked_command: Command | None = None  # the command before which a step check was done
+        self._checked_command: Command | None = None  # the command for which the step check is done
         self.guard_ns: int | None = None
         self.guard_emission: Emission | None = None
         self.closed = False
 
-    # -- orders -------------------------------------------------------------------------------------------------------
+    # -- orders of other threads --------------------------------------------------------------------------------------
 
     def execute(self, command: Command) -> Command | None:
         """Queue a command for execution. Return the waiting command that the new command replaced, or None."""
@@ -273,7 +273,7 @@ class ActuatorCore:
     def demand(self, why: str, emission: Emission | None) -> Command | None:
         """Demand all safe calls, after sending the emission. Return the waiting command that was dropped, or None."""
         cleared = self._drop_waiting()
-        if self.safe.unsent_emission is not None:  # the emission of the previous demand comes first
+        if self.safe.unsent_emission is not None:  # send the emission of the previous demand first
             self.jobs.appendleft(self.safe.unsent_emission)
             self.safe.unsent_emission = None
         number = self.safe.start_demand(why, emission is not None)
@@ -347,7 +347,7 @@ class ActuatorCore:
         while (round_ := self.safe.open_round(now_ns)) is not None:
             if (action := self._next_of_round(round_, now_ns)) is not None:
                 return action
-            if round_ is self.safe.round:  # the next attempt must wait for the previous one
+            if round_ is self.safe.round:  # the next attempt must wait until the previous attempt has ended
                 break
         return None if self.closed else self._next_of_jobs(now_ns)
 
@@ -414,7 +414,7 @@ class ActuatorCore:
         if error is not None:
             effect = "failed"
         elif command.fresh is not None and effect == "acted" and command.shut is not None:
-            effect = "refused"  # the emission was not sent, so a remote environment did not receive the call
+            effect = "refused"  # no emission was sent, so the remote environment did not receive the call
         elif command.void is not None and effect == "epoch_over":
             self.jobs.appendleft(Emit(command.void))
         self._running = self._checked_command = None

@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.ledger import spans_of, to_ms
 from rtcontrol.telemetry.causes import Cause
 
-# The steps of a tick, each with the timestamp that ends the step.
+# The steps of a tick in their order: (name of the step, timestamp at the end of the step).
 STEPS = (
     ("wake", "woke"),
     ("observe", "text"),
@@ -29,12 +29,12 @@ STEPS = (
     ("wait", "executing"),
     ("execute", "executed"),
 )
-LEAST_MS = 1.0  # shorter delays are never the cause of a miss
-NOTHING_MS = 0.1  # a thread that ran for less than this did not get a processor
-STOPPED, GONE = ("T", "t"), ("X", "Z")  # thread states, as the kernel's letters
-USUAL = 15  # how many of the newest ticks on time define the usual duration of each step
-PAUSES = ("gc", "starved", "stall", "stopped")  # the kinds of pauses
-LOCAL = 2  # the first threads of a sample: the loop's and the actuator's, which do not change when the decoder restarts
+LEAST_MS = 1.0  # a shorter delay is never the cause of a miss
+NOTHING_MS = 0.1  # a thread that ran for less time counts as not having run
+STOPPED, GONE = ("T", "t"), ("X", "Z")  # states of threads, as the kernel's one-letter codes in /proc
+USUAL = 15  # the usual duration of a step is computed from this number of the newest ticks on time
+PAUSES = ("gc", "starved", "stall", "stopped")  # the sub-causes of pauses
+LOCAL = 2  # a sample starts with 2 threads that a decoder's restart does not change: the loop's and the actuator's
 
 Span = tuple[float, float]
 
@@ -151,13 +151,13 @@ class Evidence:
             if reached + 1 < len(STEPS):
                 name = STEPS[reached + 1][0]
                 if name == "queue" and not self.decoder_busy:
-                    name = "decide"  # the decoder had no other request, so it must have started at once
+                    name = "decide"  # the decoder had no other request, so the decision started at once
                 last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
                 took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
         return took
 
 
-# -- from stamps and samples to evidence -------------------------------------------------------------------------------
+# -- compute evidence from timestamps and samples ----------------------------------------------------------------------
 
 
 class EvidenceCollector:
@@ -242,7 +242,7 @@ class EvidenceCollector:
         tick, fault = outcome.tick, outcome.fault
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
-        # Subtract the usual age of an observation when the loop wakes.
+        # The usual age of an observation when the loop wakes is not a delay, so subtract this age.
         ages = [spans["woke"] - spans["captured"] for spans in self.on_time if "captured" in spans]
         late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late_ms, to_ms(tick.capture_ns - tick.release_ns)
@@ -279,10 +279,10 @@ def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
 def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
     """Return the thread statistics since the release by role. Of several threads with the same role, take the one that
     waited longest for a processor."""
-    # After a restart of the decoder, the statistics at the release belong to threads that are gone.
+    # If the decoder restarted, ignore statistics of its threads at the release, because those threads no longer exist.
     runs = tick.schedstats if tick.incarnation == sample.incarnation else tick.schedstats[:LOCAL]
     worst: dict[str, ThreadUsage] = {}
-    # Page faults and throttling are counted since the previous sample, so ignore them if that is much older.
+    # Page faults and throttling are counted since the previous sample. Ignore them if that sample is too old.
     recent = sample.before_ns >= 2 * tick.release_ns - tick.deadline_ns
     for i, thread in enumerate(sample.threads):
         usage = ThreadUsage(thread.state)
@@ -313,7 +313,7 @@ def _pauses(tick: ev.Tick, sample: ev.EvidenceSample, since: float, until: float
 
 
 def _call_spans(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
-    # A call without an end is still running, or ran until the next call started.
+    # The end of a call may be missing: the call ran until the next call started, or it is still running.
     starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
     spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
     return _clip_spans(tick, spans, until)
@@ -324,7 +324,7 @@ def _clip_spans(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
 
 
-# -- from evidence to the cause ----------------------------------------------------------------------------------------
+# -- determine the cause from the evidence -----------------------------------------------------------------------------
 
 
 def attribute(e: Evidence) -> Verdict:
@@ -340,7 +340,7 @@ def attribute(e: Evidence) -> Verdict:
     took = e.steps()
     if (verdict := _pause_verdict(e, need)) is not None:
         return verdict
-    # The decoder may have died without the host having noticed it yet.
+    # The decoder may be dead although the host has not yet noticed it.
     if (lost := e.host or ("lost" if e.decoder.state in GONE and "replied" not in e.spans else None)) is not None:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake_verdict(e, took, need)) is not None:
@@ -356,15 +356,15 @@ def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
     start, end = e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms)
     windows = [(e.since_ms, e.end_ms)]
     if e.apart and start is not None and end is not None and start < end and not _lacks_request(e):
-        # Pauses while the separate decoder process was deciding did not delay the tick.
+        # While the decoder's process was deciding, pauses of this process did not delay the tick. Ignore them.
         windows = [(e.since_ms, start), (end, e.end_ms)]
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
     kinds = {name: covered_ms([(b, end) for b, end, kind in e.pauses if kind == name], windows) for name in PAUSES}
-    # The kernel says of a pause that has not ended only how long the loop's thread has waited.
+    # A pause that has not ended has no recorded kind. The kernel only reports how long the loop's thread has waited.
     kinds["starved"] = max(kinds["starved"], min(paused, max(e.loop.delayed_ms or 0.0, e.loop.throttled_ms or 0.0)))
-    # A garbage collection also delays the heartbeat, so it comes first.
+    # Check "gc" first, because a garbage collection also delays the heartbeat.
     named = next((name for name in ("gc", "starved") if kinds[name] >= paused / 2), None)
     if named is None:
         named = "disk" if e.loop.major_faults else max(PAUSES, key=lambda name: kinds[name])
@@ -411,7 +411,7 @@ def _spans_without_loop(e: Evidence) -> list[Span]:
 
 def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """Return how many ms passed between the release and the reply, by sub-cause of `decide`."""
-    # The loop may also have computed the text of another tick at this tick's release or reply.
+    # At this tick's release or reply, the loop may also have been computing the observation text of another tick.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _spans_without_loop(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
@@ -424,8 +424,8 @@ def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
     starved = max(_starved_ms(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
     still = max(still, starved)
-    # Subtract the time in which the decoder did not run. If it is not known when that was (not a heartbeat gap),
-    # subtract this time from the decision first, and the rest from the queue.
+    # Subtract the time in which the decoder did not run. Heartbeat gaps show when this was. Subtract the rest of it,
+    # whose place is unknown, first from the decision, and then from the queue.
     started = e.spans.get("begun", until if queued else submitted)
     in_queue = covered_ms(e.gaps, [(submitted, started)])
     in_decide = covered_ms(e.gaps, [(started, e.spans.get("decided", until))])
@@ -440,7 +440,7 @@ def _executing_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     if (replied := e.spans.get("replied")) is None:
         return {}
     if e.fault is not None and e.fault[1] is not None:
-        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the call has no timestamps
+        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # this call has no timestamps
     if (started := e.spans.get("executing")) is None:
         return {}
     return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
@@ -471,7 +471,7 @@ def steps(spans: Mapping[str, float]) -> dict[str, float]:
     for name, stamp in STEPS:
         if (t := spans.get(stamp)) is not None:
             if stamp == "submitted":
-                t = min(t, spans.get("begun", t))  # a decider in the loop's process decides inside `submit`
+                t = min(t, spans.get("begun", t))  # a decider in the loop's process starts inside `submit`
             took[name] = max(0.0, t - at)
             at = max(at, t)
     return took

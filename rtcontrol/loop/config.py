@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rtcontrol.agents import Agent
 
 MAX_INSTRUCTION_BYTES = LIMITS.max_string_bytes
-NOT_RECORDED = ("tools", "skip_unsupported")  # the record contains the agent's tools
+NOT_RECORDED = ("tools", "skip_unsupported")  # settings that the record omits, because it contains the agent's tools
 
 
 def plain_text(text: str) -> str:

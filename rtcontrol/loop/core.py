@@ -123,7 +123,7 @@ class WorldState:
 
     host: ev.HostChanged = field(default_factory=ev.HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
-    started_ns: int = 0  # in the world's time
+    started_ns: int = 0  # start of the run, in the world's time
     tick: ev.Tick | None = None
     observation: Observation | None = None
     epoch: int = -1
@@ -204,7 +204,7 @@ class LoopCore:
         """Return how many nanoseconds the loop is idle, for example to collect garbage."""
         if self.busy:
             return 0
-        # A lockstep world waits, so there is time. Arrivals leave no time: the next observation may already be here.
+        # A lockstep world waits for the loop. If arriving observations release ticks, the next one may already be here.
         return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property
@@ -241,7 +241,7 @@ class LoopCore:
             if world.host.alive or not grid.waits:
                 self.out.append(ev.AdvanceWorld(self.settings.period_ns))
         elif world.safe.pending and not world.retried:
-            world.retried = True  # retry the safe calls before the tick starts
+            world.retried = True  # retry the pending safe calls before the tick starts
             self.out.append(ev.RetrySafeCalls())
         else:
             world.retried = False
@@ -303,7 +303,7 @@ class LoopCore:
             self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
         captured_ns, before, world.observation = observation.t_capture_ns, world.observation, observation
-        # In a world that waits, an observation from before the first release counts as captured at that release.
+        # If the world waits for the loop, an observation from before the first release counts as captured at release 0.
         tick.capture_ns = captured_ns if enforced else max(captured_ns, self.ledger.t0_ns)
         tick.seq, tick.epoch = observation.seq, observation.epoch
         if before is not None:
@@ -315,7 +315,7 @@ class LoopCore:
             self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
-        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # slow enough to delay another tick
+        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # so slow that it may delay another tick
             self.evidence_collector.texts.append((tick.woke_ns, self.now_ns))
         if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
             frozen = before is not None and observation.seq == before.seq
@@ -325,7 +325,7 @@ class LoopCore:
             tick.text_ns = self.now_ns
         if not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
             self._miss(tick, None)
-        elif event.error is not None:  # raised by the agent's code
+        elif event.error is not None:  # the agent's code raised it
             self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
         else:
             tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - tick.woke_ns)
@@ -337,7 +337,7 @@ class LoopCore:
     def _on_send_result(self, event: ev.SendResult) -> None:
         tick, observation = self.world.tick, self.world.observation
         assert tick is not None and observation is not None, "a request is only sent for an observation"
-        if event.error is not None:  # the tick is a miss, but the run continues
+        if event.error is not None:  # only this tick is a miss; the run continues
             self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
             return
         tick.submitted_ns = self.now_ns
@@ -379,14 +379,14 @@ class LoopCore:
         if not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
-        # After the safe call took over, a call may have failed and acted in part: demand the safe call again.
+        # A call that failed after the demand for the safe calls may have acted in part, so demand the safe calls again.
         if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
             self._demand_safe_calls("miss", self.fallback.safe_emission(), self.outstanding.newest_k)
 
     def _await_late_reply(self, tick: ev.Tick) -> None:
         self.out.append(ev.CancelRequest(tick.k))
         if tick.incarnation != self.world.host.incarnation:
-            return  # the reply was lost with that decoder process
+            return  # ignore replies of a decoder process that was lost
         late = self.outstanding.late
         late[tick.k] = tick
         while len(late) > 2 * self.settings.pipeline:
@@ -399,7 +399,7 @@ class LoopCore:
         if outstanding.late:
             oldest = reply.tick - self.settings.pipeline
             for k in [k for k in outstanding.late if k <= oldest]:
-                del outstanding.late[k]  # no reply will come: cancelled before the decision started, or decoder lost
+                del outstanding.late[k]  # no reply will come: it was cancelled in the queue, or the decoder was lost
         tick = outstanding.pending.pop(reply.tick, None)
         answered = tick or outstanding.late.get(reply.tick)
         if answered is not None:
@@ -419,11 +419,11 @@ class LoopCore:
         if instructions.proven != instructions.now:
             decision = reply.decision
             unsure = decision is not None and self.operator.unsure(decision)
-            if decision is not None and decision.unfamiliar:  # which says nothing about the instruction
+            if decision is not None and decision.unfamiliar:  # then doubt is not about the instruction
                 unsure = unsure and bool(decision.unknown)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
-        if (older := reply.older_request) is not None:  # a step of a plan, which was made for an older observation
+        if (older := reply.older_request) is not None:  # the call is a step of a plan for an older observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
     def _record_late_decision(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
@@ -431,7 +431,7 @@ class LoopCore:
         for waiting in self.outstanding.pending.values():
             waiting.decoder_busy = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
-            return  # a further call of the tick, which was recorded as cut
+            return  # this request for a further call was already recorded as cut
         self.ledger.late(tick, reply, None, self.now_ns)
         if tick is not None:
             self._close_miss_of(tick, reply)
@@ -463,7 +463,7 @@ class LoopCore:
             return
         if why == "confirm" and call is not None:
             self.operator.request_approval(tick, reply, call, self.now_ns)
-        # The active call continues, but its hold limit is not extended.
+        # Hold the active call, but do not extend its hold limit.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
         self._settle_tick(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
@@ -523,7 +523,7 @@ class LoopCore:
             self.ledger.late(order.tick, order.reply, None, self.now_ns)
         elif newer and self.now_ns - order.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
             self._settle_unused("overtaken", order.tick, order.reply, order.call)
-        else:  # the world is busy
+        else:  # the world was busy with an older call
             self._miss_execution(order, PREEMPTED.format("newer" if newer else "safe"))
 
     def _on_withdraw_result(self, event: ev.WithdrawResult) -> None:
@@ -533,7 +533,7 @@ class LoopCore:
             if event.dropped:
                 del self.outstanding.ordered[event.k]
                 self._miss_execution(order, "the call could not start by its deadline, and was dropped")
-            elif not self.fallback.emits:  # (an emitting world does not block, so its result is about to come)
+            elif not self.fallback.emits:  # sending an emission does not block, so its result will follow
                 order.settled = True
                 self._miss_execution(order, "the call has not ended by its deadline", "slow")
         self._time_out_hold()
@@ -599,7 +599,7 @@ class LoopCore:
         end_ns = done.ended_ns if done is not None else self.now_ns
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
-            if not tick.calls and outcome.kind != "epoch_over":  # (a call of an old epoch did nothing: not typical)
+            if not tick.calls and outcome.kind != "epoch_over":  # a call of an old epoch did nothing
                 self.evidence_collector.on_time.append(line["spans_ms"])
             self.ledger.write(line)
             return
@@ -656,7 +656,7 @@ class LoopCore:
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
             self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
-        # An emission only has errors of the decision. Errors of executing a call happened in this process.
+        # The emission to a client includes errors of the decision, but not errors of executing a call in this process.
         local = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
         line["action"] = self._fall_back(measure, tick, cause, reply, None if local else line.get("error"))
         if reply is not None and fault is not None:
@@ -741,7 +741,7 @@ class LoopCore:
 
     def _record_acknowledgements(self, acks: deque[Acknowledgement]) -> None:
         """Record the acknowledgements of a client. Leave those for calls without a result in the queue."""
-        acknowledgements = [acks.popleft() for _ in range(len(acks))]  # another thread may append more meanwhile
+        acknowledgements = [acks.popleft() for _ in range(len(acks))]  # other threads may append to `acks`
         self.requests.check_acknowledgements(acknowledgements)
         for ack in acknowledgements:
             if ack.tick in self.outstanding.ordered:
@@ -771,18 +771,18 @@ class LoopCore:
         tick = self._new_tick(due_ns, event.t_ns)
         self._store_sample(tick, event)
         self._miss(tick, None)
-        self.outstanding.misses[tick.k].end_ns = event.t_ns  # ignore what happened after the last tick
+        self.outstanding.misses[tick.k].end_ns = event.t_ns  # ignore delays after the last tick
 
     def _on_run_closed(self, event: ev.RunClosed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
-            if evidence is None:  # an interrupt came before the sample of this miss
+            if evidence is None:  # the run was interrupted before the sample of this miss
                 evidence = self.evidence_collector.evidence_of_miss(
                     miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns
                 )
             self._record_miss(miss, self.evidence_collector.complete_evidence(miss.outcome.tick, evidence))
         if event.acks:
-            self.outstanding.ordered.clear()  # the actuator has ended, so these calls will have no result
+            self.outstanding.ordered.clear()  # the actuator has ended, so no results of these calls will come
             self._record_acknowledgements(event.acks)
         self.ledger.ended(event.episodes)
         self.ledger.finish()

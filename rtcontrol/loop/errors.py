@@ -11,7 +11,7 @@ from types import FrameType
 
 from rtcontrol.models.errors import UserError
 
-# Folders with code that is not the user's: Python's standard library and installed packages.
+# Folders of Python's standard library and installed packages. Code in these folders is not the user's.
 INSTALLED = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
@@ -42,7 +42,7 @@ def is_user_code(frame: FrameType) -> bool:
 def place(frame: FrameType, line: int | None) -> str:
     """Return `file.py:12`, relative to the working directory or an import path."""
     name = frame.f_code.co_filename
-    with contextlib.suppress(FileNotFoundError):  # the working directory may be gone
+    with contextlib.suppress(FileNotFoundError):  # the working directory may be deleted
         for folder in (Path.cwd(), *map(Path, sys.path)):
             if folder.is_absolute() and Path(name).is_relative_to(folder):
                 return f"{Path(name).relative_to(folder)}:{line}"
@@ -53,6 +53,6 @@ def text(error: BaseException) -> str:
     """Return the type and message of an error in one line. For a UserError return only the message."""
     try:
         message = str(error)
-    except Exception as fault:  # an exception class of the user
+    except Exception as fault:  # the __str__ of a user's exception class may raise any error
         message = f"(no message: its __str__ raises {type(fault).__name__})"
     return " ".join((message if isinstance(error, UserError) else f"{type(error).__name__}: {message}").split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-LEAD_NS = 1_000_000  # time from `start` to release 0
+LEAD_NS = 1_000_000  # time from `start` to the first release (number 0)
 
 
 class WallGrid:

@@ -19,10 +19,10 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import run_to_end
 
 GATE, LIMIT_S = 0.5, 5.0
-CANONICAL = "itself"  # recorded as the interpreter of a sentence that is a canonical instruction already
-EXAMPLES, DETAIL = 4, 200  # how many example sentences to show, and how many characters of an error
-POLL_S = 0.02  # time between two checks whether the caller gave up
-# Why a sentence is not understood, as texts for users. Other reasons are failures of the decider.
+CANONICAL = "itself"  # recorded as the interpreter if the sentence is already a canonical instruction
+EXAMPLES, DETAIL = 4, 200  # a message shows at most 4 example sentences, and 200 characters of an error
+POLL_S = 0.02  # seconds between two checks whether the caller gave up
+# Texts for users about why a sentence is not understood, by reason. All other reasons are failures of the decider.
 REASONS = {
     "none": "it asks for none of the goals",
     "unsure": "the interpreter is not confident enough about its meaning",
@@ -166,7 +166,7 @@ class InterpreterThread:
         """Return the canonical instruction for the first sentence of a run. Blocks. Raises UserError if the sentence is
         not understood, because there is no previous instruction."""
         understood = self.interpreter.understand(instruction_text(sentence), stopped)
-        if understood is None:  # the run is over
+        if understood is None:  # the run ended meanwhile
             return sentence
         if understood.text is None:
             self._emit(understood.event(0.0))

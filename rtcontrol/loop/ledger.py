@@ -15,10 +15,10 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-MAX_SHOWN = 256  # maximum number of different errors to show to the user
+MAX_SHOWN = 256  # at most this number of different errors is shown to the user
 Line = dict[str, Any]
-LineSlot = list[Line]  # a slot for one line, empty until the line is known
-# Returns the text of an exception, and the `file.py:12` that raised it (None: code that users cannot change).
+LineSlot = list[Line]  # a list with one line, or empty until the line is complete
+# A function that returns the text of an exception, and the user's line that raised it (`file.py:12`) or None.
 Describe = Callable[[BaseException], tuple[str, str | None]]
 
 
@@ -40,7 +40,7 @@ class Ledger:
         """Return the seconds since the first release, or 0 before that release."""
         return round((t_ns - self.t0_ns) / 1e9, 6) if self.t0_ns else 0.0
 
-    # -- order ---------------------------------------------------------------------------------------------------------
+    # -- write lines in order ------------------------------------------------------------------------------------------
 
     def write(self, line: Line) -> None:
         """Record a line, or queue it after lines that are still waiting."""
@@ -140,7 +140,7 @@ class Ledger:
     def late(self, tick: ev.Tick | None, reply: DecisionReply, done: ev.Completion | None, now_ns: int) -> None:
         """Record a decision that came after the end of its tick, or whose call waited for the operator's approval."""
         used = done is not None and done.effect == "acted"
-        waited_ns = 0 if tick is None else tick.waited_ns  # an operator's time does not belong to the loop's figures
+        waited_ns = 0 if tick is None else tick.waited_ns  # exclude the time that an operator took to answer
         line: Line = {"late": reply.tick, "used": used}
         line |= {"waited_ms": to_ms(waited_ns)} if waited_ns else {"decide_ms": to_ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
@@ -152,7 +152,7 @@ class Ledger:
             line["t_s"] = self.t_s(done.ended_ns)
         if done is not None and done.error is not None:
             self.put_error(line, done.error, "late call: ")
-        elif waited_ns and not used:  # the operator must know that the approved call did not act
+        elif waited_ns and not used:  # report to the operator that the approved call did not act
             why = "preempted" if done is None else done.effect
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)

@@ -28,9 +28,9 @@ from rtcontrol.records import ExitStarted, LoopReport, NewInstruction, OverdueRe
 from rtcontrol.telemetry.account import Account, LiveState
 from rtcontrol.telemetry.recorder import Recorder
 
-EXIT_WAIT_S = 10.0  # how long the shutdown waits until the safe calls are active
-FORCED_EXIT_WAIT_S = 0.5  # the same time limit after another SIGINT during the shutdown
-RETRY_NS = 1_000_000_000  # the longest time between two attempts of a safe call; the usual time is a period
+EXIT_WAIT_S = 10.0  # the shutdown waits at most this long until the safe calls are active
+FORCED_EXIT_WAIT_S = 0.5  # the same limit, after a second SIGINT during the shutdown
+RETRY_NS = 1_000_000_000  # a safe call is retried after a period, but at the latest after this time
 UNSAFE = "THE SAFE CALL IS NOT ACTIVE: {}. The last call may still be active. Stop the machine by other means."
 OVER = "The last episode has ended, so the environment accepts no safe call."
 
@@ -264,7 +264,7 @@ def launch(loop: ControlLoop) -> None:
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True
-    state.safe_active, state.unsafe = False, True  # until `_exit_safely` sets them
+    state.safe_active, state.unsafe = False, True  # `_exit_safely` changes them at the end
     loop.runner.restore_signal_handlers()
     loop.runner.ports.actuator.start()
     first = first_observation(config, env, state.stopped, loop.notify)
@@ -281,7 +281,7 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
         ask = lambda tick: make(tick, observation, observation_text(loop.agent, observation.data))  # noqa: E731
         warmup.decide(host, ask, config.warmup, config.warmup_s)
     loop.state.warmup = warmup
-    # A plan may take longer than a tick, because its steps decide the ticks meanwhile.
+    # Do not warn of slow plans: a plan may take longer than a tick, while ticks use the steps of an older plan.
     if not executes_plans(host) and (warning := warmup.warning(config)):
         loop.notify(warning)
 
@@ -291,7 +291,7 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
 
 def finish(loop: ControlLoop, patience_s: float) -> None:
     """Make the safe calls active, wait at most `patience_s` for this, and close everything."""
-    with ExitStack() as then:  # call all these functions in reverse order, even if one of them raises an error
+    with ExitStack() as then:  # calls these functions in reverse order, even if one of them raises an error
         then.callback(loop.env.close)
         then.callback(loop.host.close)
         then.callback(write_end, loop)
@@ -303,7 +303,7 @@ def finish(loop: ControlLoop, patience_s: float) -> None:
 def _exit_safely(loop: ControlLoop, patience_s: float) -> None:
     state, runner = loop.state, loop.runner
     actuator = runner.ports.actuator
-    with ExitStack() as then:  # demand the safe calls even if the next lines are interrupted
+    with ExitStack() as then:  # demands the safe calls, even if the next lines are interrupted
         then.callback(_demand_safe, runner)
         actuator.disarm()
         loop.env.conclude()
@@ -319,7 +319,7 @@ def _exit_safely(loop: ControlLoop, patience_s: float) -> None:
     runner.dispatch(
         OverdueRelease(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.read_schedstats())
     )
-    # Late replies are evidence for misses. The first `wait` may return None because of a `wake`, so wait twice.
+    # Read late replies, which are evidence for misses. Call `wait` twice, because the first may only return a `wake`.
     while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
         runner.dispatch(reply)
 
@@ -348,7 +348,7 @@ def write_end(loop: ControlLoop) -> None:
     state, core = loop.state, loop.runner.core
     if state.end_written:
         return
-    # Unfinished ticks do not count, because the run ended before their deadlines. Releases skipped before them do.
+    # Unfinished ticks do not count, because the run ended before their deadlines. Releases that were skipped before do.
     open_ticks = core.open
     end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(open_ticks)}
     for tick in open_ticks:

@@ -16,16 +16,16 @@ from rtcontrol.loop.active import echo, unknown_words_text
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 
-DOUBT_S = 0.5  # after this time of unsure decisions, minus the time of sure decisions, an instruction is not understood
+DOUBT_S = 0.5  # an instruction is not understood if unsure decisions took 0.5 s more than sure ones
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
-READ_NS = 2_000_000_000  # for this long after a call was shown, a yes without its number may be meant for another call
+READ_NS = 2_000_000_000  # until this time after a call was shown, a yes without a number may be for an older call
 NOTHING = "No call waits for approval."
 UNREAD = "{0} is a new question: read it, and then answer (/yes {1} or /no {1})."
 ANSWERS = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
 
 State = Literal["running", "paused", "stopped"]
 STATES: dict[str, State] = {"pause": "paused", "resume": "running", "stop": "stopped"}
-SUSPENDED, CONTINUED = "SIGTSTP", "SIGCONT"  # who pauses a run for Ctrl-Z, and resumes it
+SUSPENDED, CONTINUED = "SIGTSTP", "SIGCONT"  # recorded as who pauses a run for Ctrl-Z, and who resumes it
 
 
 class OperatorState:
@@ -39,7 +39,7 @@ class OperatorState:
         self.paused_by = ""
         self.pending_approval: ev.PendingApproval | None = None
         self._read_ns = min(READ_NS, wait_ns // 2)
-        self._shown_ns = 0  # when the call that waits was shown
+        self._shown_ns = 0  # when the pending call was shown to the operator
 
     def apply(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
         """Apply a command. Return a message about the result, and the command for OperatorGate (None: nothing changed).

@@ -16,9 +16,9 @@ from rtcontrol.loop.operator import CONTINUED, SUSPENDED, OperatorState, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, ShowApproval
 
 TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
-NUMBERED = ("/yes", "/no")  # may have the number of a tick
+NUMBERED = ("/yes", "/no")  # commands that accept the number of a tick
 HELP, GOALS = "/help", "/goals"
-# How long Ctrl-Z waits until the safe calls are active, and then until the emission has reached a remote environment.
+# Ctrl-Z waits HALT_WAIT_S until the safe calls are active, then HALT_SETTLE_S until a remote client has the message.
 HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
 NOT_HALTED = (
     "Not suspended: the safe call did not become active within {:g} s. The run is paused and retries the safe call. "
@@ -76,16 +76,16 @@ class OperatorControl:
         `collect` lets the loop handle events meanwhile. Return a message if the process was not suspended, else
         None."""
         self.say("pause", SUSPENDED)
-        self._actuator.disarm()  # the next release arms the watchdog (guard) again
-        # A lockstep world does not step during this wait, so the safe call cannot become active.
+        self._actuator.disarm()  # the watchdog (guard) must not act; the next release arms it again
+        # Do not wait for long in lockstep: the world does not step meanwhile, so the safe call cannot become active.
         active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
         collect()
         if not active:
-            self.say("pause", "Ctrl-Z")  # from now on a person may resume
+            self.say("pause", "Ctrl-Z")  # now the run counts as paused by a person, who may resume it
             return NOT_HALTED.format(HALT_WAIT_S)
         time.sleep(HALT_SETTLE_S)
         halt()
-        time.sleep(HALT_SETTLE_S)  # a person's pause that arrived meanwhile comes first
+        time.sleep(HALT_SETTLE_S)  # if a person has paused the run meanwhile, that pause is handled first
         self.say("resume", CONTINUED)
         return None
 
@@ -97,7 +97,7 @@ class OperatorControl:
 
     def _shut_actuator(self, why: str) -> None:
         actuator, now = self._actuator, time.monotonic_ns()
-        # Block calls first: the environment checks `Command.shut` before a queued call starts.
+        # Block calls before the demand, because the environment checks `Command.shut` when it starts a queued call.
         actuator.order(ActuatorCore.block, self._operator.state, now)
         if (cleared := actuator.order(ActuatorCore.demand, why, actuator.core.guard_emission)) is not None:
             actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Self
 
-# The interpreter's switch interval: how long a computing thread may keep the interpreter's lock while others wait. Each
-# operation of a decision needs the lock again, so Python's default of 5 ms would delay decisions at 16 Hz.
+# The interpreter's switch interval: how long a thread may keep the interpreter's lock (GIL) while others wait. Each
+# operation of a decision acquires the lock again, so Python's default of 5 ms would make decisions late at 16 Hz.
 SWITCH_INTERVAL_S = 0.0001
 
 
@@ -18,12 +18,12 @@ class SlackCollector:
     Each round collects the young objects. A full collection is due after `FULL_ROUNDS` rounds or `FULL_NS`. It waits
     until the idle time is long enough for it, but not for more than four times `FULL_ROUNDS`."""
 
-    THRESHOLD, FORCED = 2_000, 200_000  # number of young objects from which a round is useful, and is forced
+    THRESHOLD, FORCED = 2_000, 200_000  # from 2,000 young objects on collect if there is time, from 200,000 on always
     MARGIN_NS = 2_000_000
     FULL_ROUNDS, FULL_NS = 32, 60_000_000_000
 
     def __init__(self) -> None:
-        self._rounds = self._cost_ns = 0  # rounds since the last full collection; usual duration of a full collection
+        self._rounds = self._cost_ns = 0  # rounds since the last full collection, and its usual duration
         self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
@@ -40,7 +40,7 @@ class SlackCollector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._was_frozen:  # let the caller's program collect these objects again
+        if not self._was_frozen:  # allow the caller's program to collect these objects again
             gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         if self._was_enabled:

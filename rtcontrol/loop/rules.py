@@ -53,7 +53,7 @@ class ConfidenceGate:
         self._least = self._floors.pop("", 0.0)
         self._null_is_doubt = null_is_doubt
         self._heads = heads_of(tools)
-        self.enabled = bool(self._floors or self._least > 0 or null_is_doubt)  # whether the gate can withhold anything
+        self.enabled = bool(self._floors or self._least > 0 or null_is_doubt)  # whether the gate can withhold any call
 
     def doubt(self, decision: Decision) -> LowConfidence | None:
         """Return the head whose confidence is too low, or None if the decision may act."""

@@ -27,11 +27,11 @@ from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import Sampler
 from rtcontrol.records import HostChanged
 
-SPIN_NS = 200_000  # the last part of each wait is polled, because the kernel wakes a sleeping thread up to 0.1 ms late
-MAX_SLEEP_NS = 50_000_000  # the longest sleep, after which flags that signal handlers set are checked
+SPIN_NS = 200_000  # the last 0.2 ms of a wait are polled: the kernel may wake a sleeping thread 0.1 ms late
+MAX_SLEEP_NS = 50_000_000  # sleep at most this long, to check the flags that signal handlers set
 TIMER_FIRED = ev.TimerFired()
 TAKEN_BACK = "{0} was caught by the environment's code or a library. Its handler is restored, so that {0} ends the run."
-RESTORE_NS = 10_000_000  # signal handlers are checked once a tick, but not more often than this
+RESTORE_NS = 10_000_000  # signal handlers are checked once per tick, but at most every 10 ms
 
 
 class LoopClock:
@@ -54,7 +54,7 @@ class LoopClock:
             return host.wait(MAX_SLEEP_NS)
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
-                # Sleep in `host.wait`, which ends early when a reply comes, or when a call ends (`host.wake`).
+                # Sleep in `host.wait`. A reply ends this sleep early, and so does the end of a call (by `host.wake`).
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             if busy and (reply := host.wait(0)) is not None:
                 return reply
@@ -122,7 +122,7 @@ class LoopRunner:
         self._world = ports.env if isinstance(ports.env, AcknowledgingEnvironment) else None
         self._next_restore_ns = 0
         self._safe: ev.SafeState | None = None
-        self._handled_changes = 0  # the `change_count` of ActuatorCore that was handled last
+        self._handled_changes = 0  # the last `change_count` of ActuatorCore that was handled
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._epoch = -1  # the last epoch that the core received
         self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # host events other than replies
@@ -143,19 +143,19 @@ class LoopRunner:
             woke_ns = time.monotonic_ns()
             self.collect()
             self.dispatch(TIMER_FIRED, woke_ns)
-            if woke_ns >= self._next_restore_ns:  # check after the request was sent, so that no decision is delayed
+            if woke_ns >= self._next_restore_ns:  # only now, so that it does not delay the request
                 self.restore_signal_handlers()
                 self._next_restore_ns = woke_ns + RESTORE_NS
-            # `collect` also runs without slack, so that it can collect if there is too much garbage.
+            # Call `collect` even if there is no slack, because it must collect when there is too much garbage.
             if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event, now_ns: int | None = None) -> None:
         """Pass an event at `now_ns` to the core, execute the core's actions, and pass their results to the core."""
         events, advance = [event], self.core.advance
-        for event in events:  # results of actions are appended to this list
+        for event in events:  # the results of actions are appended to this list
             if type(event) is ev.AdvanceResult:
-                self.collect()  # advancing the world may have taken long
+                self.collect()  # the step of the world may have taken long, so handle other events first
             for action in advance(event, now_ns or time.monotonic_ns()):
                 if (answer := ACTION_HANDLERS[type(action)](self, action)) is not None:
                     events.append(answer)
@@ -212,7 +212,7 @@ class LoopRunner:
             event.text = observation_text(self.ports.agent, data)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # errors of the agent's code, including SystemExit
+        except BaseException as error:  # the agent's code may raise any error, even SystemExit
             event.error = error
 
     def _submit(self, request: DecisionRequest) -> ev.SendResult:
@@ -228,7 +228,7 @@ class LoopRunner:
 
     def _demand(self, action: ev.DemandSafeCalls) -> ev.Event:
         cleared = self.ports.actuator.order(ActuatorCore.demand, action.why, action.emission)
-        self._safe = None  # pass the state of the safe calls to the core again at the next `collect`
+        self._safe = None  # the next `collect` passes the state of the safe calls to the core
         return None if cleared is None else ev.CallPreempted(cleared.tick, "safe")
 
     def _withdraw(self, k: int) -> ev.WithdrawResult:

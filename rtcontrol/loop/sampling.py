@@ -20,7 +20,7 @@ from rtcontrol.loop.attribution import ran_and_delayed
 from rtcontrol.records import EvidenceSample, ThreadReading
 
 PROC, CONTROL_GROUPS = Path("/proc"), "/sys/fs/cgroup"
-SIZE = 96  # bytes of a schedstat file
+SIZE = 96  # number of bytes to read from a schedstat file
 SIZES, STARTS = repeat(SIZE), repeat(0)
 
 
@@ -38,7 +38,7 @@ def socket_threads(pid: int) -> list[int]:
 def _read_thread(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
     try:
         ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
-        # The name in parentheses may contain any characters.
+        # Read the fields after the thread's name in parentheses, which may contain any characters, even ")".
         fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
         throttled = None if group is None else _throttled_ns(os.pread(group, 4096, 0))
         return ThreadReading(role, fields[0].decode(), ran, delayed, int(fields[9]), throttled)
@@ -106,11 +106,11 @@ class Sampler:
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
-        self._incarnation = 0  # incarnation of the decoder whose threads are sampled
-        self._fds: tuple[int, ...] = ()  # the threads' schedstat files
-        self._files: list[tuple[str, int, int, int | None]] = []  # role, and open files: schedstat, stat, cpu.stat
+        self._incarnation = 0  # the incarnation of the decoder whose threads are sampled
+        self._fds: tuple[int, ...] = ()  # open schedstat files of the threads
+        self._files: list[tuple[str, int, int, int | None]] = []  # (role, open schedstat, open stat, open cpu.stat)
         self._opened: list[int] = []
-        self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and their time
+        self._before: tuple[int, list[ThreadReading]] = (0, [])  # (time, readings) of the last sample
 
     def open_files(self) -> None:
         """Open the statistics files of all relevant threads: this one, the actuator's, the decoder's and the sockets'.

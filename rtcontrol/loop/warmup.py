@@ -18,8 +18,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
-MOST = 40  # maximum number of rounds of decisions, enough to measure the 90th percentile (p90)
-MARGIN = 0.8  # a warning is shown if the rate is above this share of the rate that the p90 allows
+MOST = 40  # maximum number of rounds of decisions; enough to measure the 90th percentile (p90)
+MARGIN = 0.8  # warn if the rate is more than 80 % of the rate that the p90 allows
 
 
 class DecisionFailed(UserError):
