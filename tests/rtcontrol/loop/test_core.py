@@ -22,7 +22,7 @@ from rtcontrol.loop.operator import CONTINUED, SUSPENDED, UNREAD, OperatorState
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import EvidenceSample, LowConfidence, OperatorCommand, ThreadReading
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.events import schema, topic_of
+from rtcontrol.telemetry.events import topic_of, topic_schema
 
 
 def on(tick: int, answer: Answer) -> Any:
@@ -638,7 +638,7 @@ def test_every_line_fits_its_schema() -> None:
     kinds = set()
     for line in rig.lines:
         kinds.add(topic := topic_of(line))
-        jsonschema.validate(json.loads(json.dumps(line)), {**schema(topic), "additionalProperties": False})
+        jsonschema.validate(json.loads(json.dumps(line)), {**topic_schema(topic), "additionalProperties": False})
     assert {"/tick", "/further", "/observation", "/call", "/safe", "/late"} <= kinds
     assert rig.ticks[3]["kept"] == {"arg1": "2"}
 

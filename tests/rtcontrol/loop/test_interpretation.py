@@ -23,7 +23,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Instruct, LoopReport, Notify
 from rtcontrol.run import interpreting
-from rtcontrol.telemetry.events import schema, topic_of
+from rtcontrol.telemetry.events import topic_of, topic_schema
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
 
@@ -159,7 +159,7 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     assert asked_for["by"] == "chat:small" and asked_for["took_ms"] > 0
     assert any("is understood as: go to 0.5" in line for line in flight.said)
     for event in (first, asked_for):
-        jsonschema.validate(event, schema(topic_of(event)))
+        jsonschema.validate(event, topic_schema(topic_of(event)))
     assert report_of(flight.path)["understood"] == [first, asked_for]
 
 
