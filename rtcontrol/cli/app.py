@@ -157,7 +157,7 @@ def envs() -> None:
 
     for name, entry in registry.WORLDS.items():
         print(f"{name}  (agent {entry.agent})\n    {entry.description}")
-    for name, description in sorted(assembly.JOINED.items()):
+    for name, description in sorted(assembly.OTHER_ENVIRONMENTS.items()):
         print(f"{name}\n    {description}")
 
 

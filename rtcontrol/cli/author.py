@@ -117,22 +117,22 @@ def check_tools(
         rtcontrol tools check "mcp:python my_server.py" --set check.model=runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, is_chat_model
-    from rtcontrol.run.toolsets import tool_costs, tools_from
+    from rtcontrol.run.toolsets import load_tools, tool_costs
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and is_chat_model(model):
         what = f"{model} is a chat model, whose number of passes depends on its call syntax."
         raise UserError(what, "Leave check.model out, or give a checkpoint in ST format.")
-    supported = tools_from(source, skip_unsupported=skip_unsupported)
+    supported = load_tools(source, skip_unsupported=skip_unsupported)
     hints, console = supported.hints(), console_for_tables(line.json)
     entries: list[dict[str, Any]] = []
     for cost in tool_costs(supported.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
-        each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"
+        each, kind = [*hints[cost.name], *cost.hints], "closed" if cost.closed else "free"
         entry = {"name": cost.name, "kind": kind, "passes": cost.passes, "prefix_tokens": cost.prefix_tokens}
-        entries.append({**entry, "checked": cost.checked, "remedy": " ".join(each) or None})
+        entries.append({**entry, "checked": cost.checked_only, "remedy": " ".join(each) or None})
         passes = "1 pass" if cost.passes == 1 else f"{cost.passes} passes"
         say(console, f"{cost.name}: {kind}, {passes} at worst, {cost.prefix_tokens} tokens of the prompt")
-        for name, rules in cost.checked.items():
+        for name, rules in cost.checked_only.items():
             say(console, f"    checked only after decoding: {name}: {', '.join(rules)}")
         for hint in each:
             say(console, f"    {hint}")

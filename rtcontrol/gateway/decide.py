@@ -33,7 +33,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.run.api import held_reason
+from rtcontrol.run.api import low_confidence_text
 from rtcontrol.run.model_compatibility import metadata_of, model_for, trained_on
 
 log = logging.getLogger("rtcontrol.gateway")
@@ -114,7 +114,7 @@ class CheckpointGate:
         """Return the reason why the decision's call must be withheld; None if the call may be executed."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
-        return f"No call: {held_reason(doubt, doubt.head, decision)}."
+        return f"No call: {low_confidence_text(doubt, doubt.head, decision)}."
 
     def instruction(self, system_text: str, sentence: str) -> str:
         """Return the instruction for the model: `sentence`, after `system_text` if the model was not trained on the

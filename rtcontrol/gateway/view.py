@@ -40,7 +40,7 @@ from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.operator import COMMANDS
 from rtcontrol.loop.operator_control import run_typed_command
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.live import snapshot
+from rtcontrol.run.live import state_for_page
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.account import LIVE_TICKS
@@ -194,7 +194,7 @@ class WatchedSession:
         loop, session = self._thread.loop, self._thread.session
         assert loop is not None, "the session has run"
         more = {"over": session.life.state == "over", "env": session.hello.client.name, "session": session.id}
-        return snapshot(loop, since) | more
+        return state_for_page(loop, since) | more
 
     def picture(self) -> bytes | None:
         """Return the newest picture as PNG or JPEG, or None. If there is no new picture, return the same object."""

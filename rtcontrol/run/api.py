@@ -27,13 +27,13 @@ from rtcontrol.run.model_compatibility import first_difference, trained_on
 from rtcontrol.telemetry.progress import slow_work
 
 MAX_DEADLINE_MS = 3_600_000.0
-WAKE_S = 0.000_25  # a thread needs up to this long to wake, so waits end this much earlier
+WAKE_S = 0.000_25  # how long a thread may need to wake; waits end earlier by this time
 ToolDefinitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 T = TypeVar("T")
 
 
 class DeadlineWorker:
-    """A worker thread that runs one task at a time. Its caller waits for the result only until a deadline."""
+    """A worker thread that runs one task at a time, for callers who wait for the result until a deadline."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "decide")
@@ -45,11 +45,11 @@ class DeadlineWorker:
             wait([self._last])
             self._last = None
 
-    def run_until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
-        """Run `work` on the worker thread. Return its result in a list, which is empty if it is late.
+    def run_until(self, by_s: float, work: Callable[[], T], on_late: Callable[[], None]) -> list[T]:
+        """Run `work` on the worker thread until `by_s` (time.monotonic). Return a list with its result.
 
-        `work` is late if it has not ended at `by_s`, a time of `time.monotonic`. Its result or exception is then
-        dropped, and `late` is called if `work` has started. A previous task that still runs delays `work`.
+        If `work` does not end in time, return an empty list, drop the later result or exception, and call `on_late` if
+        `work` has started. A previous task that still runs delays `work`.
         """
         # With Python's default switch interval, the caller might wake 5 ms too late.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
@@ -58,7 +58,7 @@ class DeadlineWorker:
         if time.monotonic() <= by_s and future.done():
             return [future.result()]
         if not future.cancel():
-            late()
+            on_late()
         return []
 
 
@@ -66,9 +66,9 @@ class DeadlineWorker:
 class SessionDecision(Decision):
     """A decision of a session, with the `call` to execute.
 
-    `confidence` has a value for `function` and for each parameter name. If the confidence is too low, `held` gives the
-    reason and `unsure` has the call that the model preferred. `missed` is true if the decision missed its deadline.
-    For a held or missed decision, `call` is the session's safe call, or None if the session has no safe call.
+    `confidence` has a value for `function` and for each parameter name. If the confidence is too low, `held` is the
+    reason as text, and `unsure` is the model's call. `missed` is True if the decision missed its deadline. In both
+    cases, `call` is the session's safe call, or None if the session has no safe call.
     """
 
     held: str | None = None
@@ -81,7 +81,7 @@ class Model:
 
     `engine` is torch, transformers or vllm. `dtype` is auto, fp32 or bf16. `device` is a torch device name (None: a GPU
     if the machine has one). `threads` limits torch's CPU threads (None: 1 for a small model). The first session loads
-    the weights; if this is slow, a line on standard error says so, unless `progress` is false. Raises UserError.
+    the weights; if this is slow, it prints a line on standard error, unless `progress` is False. Raises UserError.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Model:
         progress: bool = True,
     ) -> None:
         if is_endpoint(name):
-            hint = f"Use it by `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
+            hint = f"Use `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
             raise UserError(f"{name} is an endpoint, not a model, and cannot be loaded.", hint)
         registry.check_engine(engine)
         registry.check_options(engine, dtype, device, threads)
@@ -112,25 +112,25 @@ class Model:
     ) -> ModelSession:
         """Return a session that decides with these tools.
 
-        `tools` are functions, pydantic models or OpenAI-style definitions (None: the tools that a bundled or fitted
-        model was trained on). The prompt shows as many previous calls as in training (6 if that number is unknown). A
+        `tools` are functions, pydantic models or OpenAI-style definitions (None: the tools that the bundled or fitted
+        model was trained on). The prompt has as many previous calls as in training (6 if that number is unknown). A
         fitted model may decide to keep the active call if its training rows include such decisions.
 
-        If the confidence is below `min_confidence`, the decision is held: `safe_call` replaces its call. A late
-        decision's call is replaced, too. `min_confidence` is a number for all heads, or a mapping with `function` and
-        parameter names. None uses the limit in the checkpoint, if it has a limit for these tools; 0 disables the gate.
+        `safe_call` replaces the call of a decision that is late, or whose confidence is below `min_confidence`. This
+        limit is a number for all heads (outputs of the model), or a mapping with `function` and parameter names. None
+        uses the limit in the checkpoint, if it has a limit for these tools; 0 disables the check.
 
         Raises UserError if the tools cannot be decoded, if they do not allow the safe call, or if the model was trained
-        on other tools. `untrained=True` accepts a model that was trained on other tools.
+        on other tools. `untrained=True` allows a model that was trained on other tools.
         """
         bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
-        learnt = TrainingMetadata.load(resolve(self.name))
+        metadata = TrainingMetadata.load(resolve(self.name))
         if tools is None and bundled is not None:
             tools = bundled.tools
         elif tools is None:
-            if learnt is None or learnt.tools is None:
+            if metadata is None or metadata.tools is None:
                 raise UserError(f"The checkpoint {self.name} does not list its tools.", "Give session(tools).")
-            tools = Tools(learnt.tools)
+            tools = Tools(metadata.tools)
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -138,13 +138,13 @@ class Model:
                 + first_difference(chosen.schemas, self.name),
                 "Load a model that was trained on these tools, or write session(tools, untrained=True).",
             )
-        knows = learnt is not None and learnt.knows(chosen.schemas)
-        gate = confidence_gate(chosen, min_confidence, learnt if knows else None)
+        knows_tools = metadata is not None and metadata.knows(chosen.schemas)
+        gate = confidence_gate(chosen, min_confidence, metadata if knows_tools else None)
         if safe_call is not None:
             _check_safe_call(chosen, safe_call)
-        history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
+        history = metadata.history if metadata is not None else 6 if bundled is None else bundled.history
         # A model uses the null function correctly only with the tools that it was trained on.
-        allow_null = learnt is not None and learnt.allow_null and knows
+        allow_null = metadata is not None and metadata.allow_null and knows_tools
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
         with slow_work(f"Loading the model {self.name} ...", self._progress):
             decider = spec.build()
@@ -152,7 +152,7 @@ class Model:
 
 
 class ModelSession:
-    """Makes decisions, one at a time, with a fixed set of tools. Any thread may call `cancel`."""
+    """A model's session with a fixed set of tools, which makes one decision at a time. Any thread may call `cancel`."""
 
     def __init__(self, tools: Tools, decider: STDecider, gate: ConfidenceGate, safe_call: Call | None = None) -> None:
         self.tools, self.decider, self.gate, self.safe_call = tools, decider, gate, safe_call
@@ -167,7 +167,7 @@ class ModelSession:
 
         `history` has the previous calls, or their `Call.text()`, the newest last. With `deadline_ms` the method returns
         by the deadline; if the model is late, the decision is `missed`. The late forward pass continues, but its result
-        is dropped. The next decision waits for the late pass to end, at most until its own deadline.
+        is dropped. The next decision waits until the late pass has ended, at most until its deadline.
 
         Raises UserError if the prompt is too long, DecodeError if no legal call can be decoded, Cancelled by `cancel`.
         """
@@ -177,7 +177,9 @@ class ModelSession:
             self.wait_until_idle()
             return self.apply_gate(self.decider.decide(text, instruction, shown))
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
-            raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
+            raise UserError(
+                f"deadline_ms={deadline_ms:g} is out of range.", f"Use a value above 0, up to {MAX_DEADLINE_MS:g}."
+            )
         results = self._worker.run_until(
             called_s + deadline_ms / 1e3, lambda: self.decider.decide(text, instruction, shown), self.decider.cancel
         )
@@ -188,21 +190,21 @@ class ModelSession:
         self._worker.wait_until_idle()
 
     def apply_gate(self, decision: Decision) -> SessionDecision:
-        """Return a decision after the confidence gate was applied, with its confidences by parameter name."""
+        """Replace the call by the safe call if its confidence is too low. Convert confidences to parameter names."""
         values = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
         names = self._names.get(call.name, {}) if call is not None else {}
-        values["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
+        values["confidence"] = {names.get(head, head): value for head, value in decision.confidence.items()}
         if doubt is None:
             return SessionDecision(**values)
         head = names.get(doubt.head, doubt.head)
-        held = held_reason(doubt, head, decision)
+        held = low_confidence_text(doubt, head, decision)
         return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
         """Run the Python function of the called tool, and return its result.
 
-        Raises rtcontrol.agents.InvalidCall if the tools do not allow the call; UserError if the tool has no function.
+        Raises rtcontrol.agents.InvalidCall if the tools reject the call, and UserError if the tool has no function.
         """
         if any(tool.has_no_function for tool in self.tools if tool.name == call.name):
             raise UserError(
@@ -213,16 +215,16 @@ class ModelSession:
         return self.tools.execute(self.tools.validate(call))
 
     def cancel(self) -> None:
-        """Cancel the current decision. A forward pass that has started still runs to its end."""
+        """Cancel the current decision. A running forward pass is not interrupted."""
         self.decider.cancel()
 
     def info(self) -> dict[str, Any]:
-        """Return facts about the decider: engine, dtype, device, cached prefix tokens, and layout of the passes."""
+        """Return the decider's engine, dtype, device, number of cached prefix tokens, and layout of forward passes."""
         return self.decider.info()
 
 
-def held_reason(doubt: LowConfidence, head: str, decision: Decision) -> str:
-    """Return the reason why a decision is held, as a sentence for people."""
+def low_confidence_text(doubt: LowConfidence, head: str, decision: Decision) -> str:
+    """Return a sentence for people that says why a decision is not executed."""
     reasons = [unfamiliar_text(decision.unfamiliar)] if decision.unfamiliar else []
     if decision.unknown:
         reasons.append(unknown_words_text(decision.unknown))
@@ -236,11 +238,11 @@ def held_reason(doubt: LowConfidence, head: str, decision: Decision) -> str:
 
 
 def confidence_gate(
-    tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None
+    tools: Tools, least: float | Mapping[str, float] | None, metadata: TrainingMetadata | None
 ) -> ConfidenceGate:
-    """Return the gate with the limits `least`; if None, with the limit of the checkpoint. Raises UserError."""
-    if least is None and learnt is not None and learnt.gate is not None:
-        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.null_is_doubt)
+    """Return a gate with the minimum confidences `least` (None: those of the checkpoint). Raises UserError."""
+    if least is None and metadata is not None and metadata.gate is not None:
+        return ConfidenceGate({"function": metadata.gate}, tools, null_is_doubt=metadata.null_is_doubt)
     floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
     known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
     for head, floor in floors.items():
@@ -248,7 +250,7 @@ def confidence_gate(
             problem = f"min_confidence names {head!r}, but no tool has such a parameter."
             raise UserError(problem, f"Known names: {', '.join(sorted(known))}.")
         if not 0 <= floor <= 1:
-            raise UserError(f"min_confidence={least} is not a probability.", "Give 0 (no gate) to 1.")
+            raise UserError(f"min_confidence={least} is not a probability.", "Use a value from 0 (no minimum) to 1.")
     return ConfidenceGate(floors, tools)
 
 
@@ -257,4 +259,4 @@ def _check_safe_call(tools: Tools, safe_call: Call) -> None:
         tools.validate(safe_call)
     except InvalidCall as error:
         problem = f"These tools do not allow the safe call ({error})."
-        raise UserError(problem, "Give a call such as Call('stop', {}).") from None
+        raise UserError(problem, "Use a call such as Call('stop', {}).") from None

@@ -42,27 +42,27 @@ from rtcontrol.run.user_files import (
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld
 
-# Environments that are not bundled worlds, each with its description for `rtcontrol envs`.
-JOINED: dict[str, str] = {
+# Environments that are not bundled worlds, with their descriptions for `rtcontrol envs`.
+OTHER_ENVIRONMENTS: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
     "remote": "A client, such as a robot or a game, that connects to the address serve.bind (docs/clients.md).",
 }
-# Concurrent requests to a remote first decider: at 16 Hz, enough for answers that take up to 250 ms.
-IN_FLIGHT = 4
-BELOW = 0.5  # if a head of the first decider has less confidence than this, the backup decides
+# Maximum number of concurrent requests to a remote first decider: at 16 Hz, its answers may take 250 ms.
+CONCURRENT_REQUESTS = 4
+BACKUP_CONFIDENCE = 0.5  # if the first decider has less confidence in a value, the backup decides
 
 
 # -- agents and environments ------------------------------------------------------------------------------------------
 
 
 def unknown_environment(env: str) -> UserError:
-    """Return a UserError for an unknown environment name, with the known names."""
-    names = [*WORLDS, *sorted(JOINED)]
+    """Return a UserError for an unknown environment name. Its hint lists the known names."""
+    names = [*WORLDS, *sorted(OTHER_ENVIRONMENTS)]
     near = difflib.get_close_matches(env, names)
-    meant = f"gym:{env}" if re.fullmatch(r"\S+-v\d+", env) else next(iter(near), None)
-    hint = f"Known ones: {', '.join(names)}, or a .py file."
-    return UserError(f"There is no environment called {env!r}.", f"Did you mean {meant}? {hint}" if meant else hint)
+    similar = f"gym:{env}" if re.fullmatch(r"\S+-v\d+", env) else next(iter(near), None)
+    hint = f"Known environments: {', '.join(names)}, or a .py file."
+    return UserError(f"There is no environment called {env!r}.", f"Did you mean {similar}? {hint}" if similar else hint)
 
 
 def bundled_agents() -> dict[str, Agent]:
@@ -73,8 +73,8 @@ def bundled_agents() -> dict[str, Agent]:
 def load_agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
     """Return a bundled agent, the agent of a Gymnasium world, or the agent of a user's Python file.
 
-    If `env` is a Gymnasium world, it supplies the parts that the file leaves out. The world of `thread` is used if it
-    has this name, else a temporary instance. Raises UserError.
+    If `env` is a Gymnasium world, it supplies the parts that the file does not define. For this, the world on `thread`
+    is used if it has this name, or else a temporary world. Raises UserError.
     """
     if name.endswith(".py"):
         return user_agent(name, load_agent(env, env=env, thread=thread) if is_gym(env) else None)
@@ -82,7 +82,7 @@ def load_agent(name: str, env: str = "", thread: WorldThread | None = None) -> A
         with closing(WorldThread(name)) as other:
             return gym_world(name, thread if thread is not None and name == env else other).agent()
     if name not in BY_AGENT:
-        raise UserError(f"There is no agent called {name!r}.", f"Known ones: {', '.join(BY_AGENT)}; or a .py file.")
+        raise UserError(f"There is no agent called {name!r}.", f"Known agents: {', '.join(BY_AGENT)}; or a .py file.")
     return BY_AGENT[name].controller()
 
 
@@ -93,17 +93,19 @@ def default_agent(env: str) -> str:
     if env.endswith(".py"):
         if defines_agent(load_module(env, "--env")):
             return env
-        raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
+        raise UserError(
+            f"The environment {env} defines no agent.", "Specify an agent by --agent NAME or --agent FILE.py."
+        )
     if env not in WORLDS:
         raise unknown_environment(env)
     return WORLDS[env].agent
 
 
 def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
-    """Return a bundled environment, or one that runs the world of a Python file or of Gymnasium. Raises UserError.
+    """Return a bundled environment, or one with the world of a Python file or of Gymnasium. Raises UserError.
 
-    A user's world is created on `thread`, unless the thread already has a world. The world is created for the goals
-    and tools of the agent `chosen`.
+    A user's world is created on `thread`, for the goals and tools of the agent `chosen`, unless the thread has a world
+    already.
     """
     if not (name.endswith(".py") or is_gym(name)):
         if name not in WORLDS:
@@ -117,8 +119,8 @@ def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environme
 
 
 def gym_world(name: str, thread: WorldThread, pictures: bool = False) -> GymWorld:
-    """Return the Gymnasium world of a thread, and create the world on that thread if needed (with `pictures` for the
-    live view, if it has them). The world's module is imported on the caller's thread."""
+    """Return the Gymnasium world of a thread. If the thread has none, import the world's module on this thread, and
+    create the world on `thread`. `pictures`: let it draw pictures for the live view, if it can."""
     from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
@@ -128,8 +130,8 @@ def gym_world(name: str, thread: WorldThread, pictures: bool = False) -> GymWorl
 
 
 def preview_observation(config: RunConfig, env: Environment) -> Observation | None:
-    """Return an observation for checks and warm-up before `env` starts, or None if the environment cannot give one.
-    Raises UserError if the world fails when it gets its instruction or is reset."""
+    """Return an observation for checks and warm-up before `env` starts, or None if the environment has none yet. Raises
+    UserError if the world fails when it receives its instruction or is reset."""
     preview = getattr(env, "preview", None)
     if preview is None:
         return None
@@ -159,7 +161,7 @@ EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
 
 
 def decider_source(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
-    """Return the description from which a host builds the decider. Raises UserError for an unknown model or engine."""
+    """Return the source from which a host builds the decider. Raises UserError for an unknown model or engine."""
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
 
@@ -175,7 +177,7 @@ def decider_source(config: RunConfig, chosen: Agent, model: str) -> DeciderSourc
         if chosen.expert is not None:
             return ExpertSource(UserExpert(chosen, config.period_ns))
         if (expert := EXPERTS.get(chosen.name) or EXPERTS.get(config.env)) is None:
-            hint = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
+            hint = "Use another --model, or an agent's file with `goals` and `expert`: --agent FILE.py."
             raise UserError(f"The agent {chosen.name} has no scripted expert.", hint)
         return ExpertSource(expert)
     if is_policy(model):
@@ -197,7 +199,7 @@ def decider_source(config: RunConfig, chosen: Agent, model: str) -> DeciderSourc
 
 
 def reads_raw_data(source: DeciderSource) -> bool:
-    """Return whether a decider reads the raw observation, not its text. Only such deciders can return plans."""
+    """Return whether a decider reads the raw observation, not its text. Only such deciders may return plans."""
     scripted = isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
     return scripted or isinstance(source, PolicySource)
 
@@ -206,7 +208,7 @@ def reads_raw_data(source: DeciderSource) -> bool:
 
 
 def make_host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) -> Host:
-    """Return the host that runs the decider; with a backup, a host for both. Raises UserError."""
+    """Return the host of the decider or, if a backup is set, a host of both deciders. Raises UserError."""
     if config.backup is None:
         return with_plans(config, source, _single_host(config, source, model), chosen)
     backup_model = model_for(chosen.tools.schemas, config.backup)
@@ -216,18 +218,18 @@ def make_host(config: RunConfig, source: DeciderSource, model: str, chosen: Agen
         return with_backup(config, source, _single_host(config, backup, backup_model), chosen)
     from rtcontrol.hosts.standby import two_hosts
 
-    return BackupHost(*two_hosts(source, backup, config.pipeline), _backup_rules(config, local))
+    return BackupHost(*two_hosts(source, backup, config.pipeline), _backup_rule(config, local))
 
 
 def with_backup(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
-    """Return a host that runs the first decider on threads of this process, with another host as its backup."""
-    terms = _backup_rules(config, isinstance(source, STSource))
-    first = with_plans(config, source, InProcessHost(source, terms.in_flight), chosen)
-    return BackupHost(first, backup, terms)
+    """Return a host that runs the first decider on threads of this process, and has the host `backup` as its backup."""
+    rule = _backup_rule(config, isinstance(source, STSource))
+    first = with_plans(config, source, InProcessHost(source, rule.in_flight), chosen)
+    return BackupHost(first, backup, rule)
 
 
 def with_plans(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent) -> Host:
-    """Return `host`; if the decider can return plans, wrapped in a host that takes each tick's call from the plan."""
+    """Wrap `host` in a PlanHost, which takes each tick's call from a plan, if the decider may return plans."""
     if not reads_raw_data(source) or config.calls_per_tick > 1:
         return host
 
@@ -238,13 +240,13 @@ def with_plans(config: RunConfig, source: DeciderSource, host: Host, chosen: Age
             return False
         return True
 
-    terms = PlanSettings(config.max_age_ns, config.pipeline, config.clock == "lockstep")
-    return PlanHost(host, terms, is_legal)
+    settings = PlanSettings(config.max_age_ns, config.pipeline, config.clock == "lockstep")
+    return PlanHost(host, settings, is_legal)
 
 
-def _backup_rules(config: RunConfig, local: bool) -> BackupRule:
-    """Return the rules of when the backup decides. A `local` first decider gets fewer requests at a time."""
-    return BackupRule(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
+def _backup_rule(config: RunConfig, local: bool) -> BackupRule:
+    """Return the rule that says when the backup decides. A `local` first decider has fewer concurrent requests."""
+    return BackupRule(BACKUP_CONFIDENCE, config.period_ns, config.pipeline if local else CONCURRENT_REQUESTS)
 
 
 def _single_host(config: RunConfig, source: DeciderSource, model: str) -> Host:

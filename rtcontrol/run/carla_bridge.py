@@ -1,4 +1,4 @@
-"""Run `rtcontrol run --env carla-bridge`: a separate process, the bridge, connects CARLA to the run."""
+"""Execute `rtcontrol run --env carla-bridge`: start a process, the bridge, which connects a CARLA server to the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-# Time limits. A bridge that ends first stops its car, which takes more than 3 s.
+# Time limits: for the end of the bridge (which stops its car first, in more than 3 s), after SIGTERM, and for cleaning.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 AGENT = "driver"
 MODULE = "rtcontrol_client.carla.standin"
@@ -35,13 +35,13 @@ log = logging.getLogger("rtcontrol.run.carla_bridge")
 
 
 def _child_environment() -> dict[str, str]:
-    """Return environment variables for a child process that imports the client's modules, installed or not."""
+    """Return the environment variables of a child process, which must find the modules of rtcontrol_client."""
     folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def _start_process(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a program that ends when its stdin closes, as it does when this process dies. Ctrl-C does not reach it."""
+    """Start a program that ends when its stdin closes, also because this process died. It does not receive Ctrl-C."""
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -53,9 +53,9 @@ def _start_process(command: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _end_process(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> int:
-    """Call `order`, wait `seconds` for the process to end, then terminate or kill it. Return its exit status."""
-    for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
+def _end_process(process: subprocess.Popen[str], request_end: Callable[[], None], seconds: float) -> int:
+    """Call `request_end`. If the process does not end in time, terminate, then kill it. Return its exit status."""
+    for end, within_s in ((request_end, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
         with contextlib.suppress(OSError):
             end()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -67,14 +67,14 @@ def _end_process(process: subprocess.Popen[str], order: Callable[[], None], seco
 class BridgeProcess:
     """A context manager that runs the bridge's process and reads events from its stdout.
 
-    Each event is a line of JSON: `begun`, `ready` or `mistake`. If the bridge failed, `failed` is the error, else None.
+    Each event is a line of JSON. `failed`: the error if the bridge failed, else None.
     """
 
     def __init__(self, program: Sequence[str], *settings: str) -> None:
         self.failed: UserError | None = None
         self._program, self._settings = program, settings
         self._process: subprocess.Popen[str] | None = None
-        self._journal: Path | None = None  # a file that lists the objects that the bridge created on the CARLA server
+        self._journal: Path | None = None  # a file with the objects that the bridge created on the CARLA server
         self._ready = False
         self._event_arrived = threading.Event()
         self._closing = False
@@ -86,15 +86,15 @@ class BridgeProcess:
         while not self._ready:
             self._event_arrived.wait(0.1)
             self._event_arrived.clear()
-            self.check()
+            self.raise_failure()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raise UserError if the bridge has failed. The server calls this while it waits for the bridge to connect."""
         if self.failed is not None:
             raise self.failed
 
     def stop_with_bridge(self, loop: ControlLoop) -> None:
-        """Let the control loop of the bridge's session stop when the bridge fails."""
+        """Stop the control loop when the bridge fails."""
         self._loop = loop
         if self.failed is not None:
             loop.stop("bridge")
@@ -128,8 +128,8 @@ class BridgeProcess:
             for line in process.stdout:
                 self._handle_line(line)
         self._clean_server()
-        over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
-        if self.failed is None and not over:
+        expected = self._closing or (self._loop is not None and self._loop.ended_by is not None)
+        if self.failed is None and not expected:
             what = f"The CARLA bridge ended before the run (exit status {process.returncode})."
             self.failed = UserError(what, "Read the bridge's last messages above.")
         self._event_arrived.set()
@@ -151,7 +151,7 @@ class BridgeProcess:
         self._event_arrived.set()
 
     def _clean_server(self) -> None:
-        """Remove the objects that a bridge left on the CARLA server when it died."""
+        """Remove the objects of a bridge that died from the CARLA server."""
         if self._journal is None or not self._journal.exists():
             return
         command = [*self._program, "--clean", str(self._journal)]
@@ -161,13 +161,13 @@ class BridgeProcess:
             )
             result = done.stderr.strip()
         except subprocess.TimeoutExpired:
-            result = f"no success within {CLEAN_S:g} s; {self._journal} lists the remaining objects"
-        log.warning("cleaned up after the CARLA bridge: %s", result)
+            result = f"not complete after {CLEAN_S:g} s; {self._journal} lists the remaining objects"
+        log.warning("Removed the objects of the CARLA bridge from its server: %s", result)
 
 
 class StandIn:
-    """The process of the CARLA stand-in, which listens at `port`. Raises UserError if the stand-in does not start.
-    It writes the state of its world as JSON to the file `state`, every second and at its end."""
+    """A process that simulates a CARLA server (the stand-in) at `port`. Raises UserError if it does not start. Every
+    second, and at its end, the process writes the state of its world as JSON to the file `state`."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
         command = module_command(MODULE, "--port", "0", "--leash", *options)
@@ -180,7 +180,7 @@ class StandIn:
         self.port = int(line.rpartition(":")[2])
 
     def end(self) -> int:
-        """End the process of the stand-in, which first writes its state. Return its exit status."""
+        """End the process, which first writes its state. Return its exit status."""
         with self.process:
             return _end_process(self.process, self.process.terminate, TERM_S)
 
@@ -194,8 +194,8 @@ class StandIn:
 def run_carla(
     options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
 ) -> int:
-    """Start the CARLA bridge, and call `run` with the endpoint to which the bridge connects as a client.
-    Return the run's exit status, or 1 if the bridge failed. Raises UserError if the bridge cannot start."""
+    """Start the CARLA bridge, and call `run` with the endpoint to which the bridge connects as a client. Return the
+    run's exit status, or 1 if the bridge failed. Raises UserError if the bridge cannot start."""
     if importlib.util.find_spec("carla") is None:
         hint = "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12)."
         raise UserError("--env carla-bridge needs CARLA's client.", hint)
@@ -226,7 +226,7 @@ def run_carla(
 
 
 def _bridge_settings(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
-    """Return the settings of the bridge as arguments of its command line."""
+    """Return the command-line arguments of the bridge."""
     values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
     values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
     values["agent"] = ""  # empty: the server has only one agent

@@ -1,4 +1,4 @@
-"""Build interpreters, which map a person's instruction to a goal of the agent, by a checkpoint or a chat endpoint."""
+"""Build interpreters, each of which maps a person's instructions to goals of an agent by a checkpoint or chat model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rtcontrol.run.model_compatibility import gate_of
 
 
 def goal_tools(agent: Agent) -> GoalTools | None:
-    """Return the agent's goals as tools that an interpreter can call; None if the agent has no goals."""
+    """Return the agent's goals as tools that an interpreter can call, or None if the agent has no goals."""
     if isinstance(agent.goals, Goals):
         return agent.goals.goal_tools(agent.name)
     world = BY_AGENT.get(agent.name)
     if world is None or world.controller().tools.openai() != agent.tools.openai():
-        return None  # has the name of a bundled agent, but other tools
+        return None  # a user's agent with the name of a bundled agent
     return world.phrasings().goal_tools
 
 
@@ -34,33 +34,33 @@ def required_goal_tools(agent: Agent) -> GoalTools:
     if (goals := goal_tools(agent)) is None:
         raise UserError(
             f"loop.interpreter needs goals, but the agent {agent.name} has no goals.",
-            "Write `goals = {...}` in its file (docs/your-own-game.md), or leave loop.interpreter out.",
+            "Write `goals = {...}` in its file (docs/your-own-game.md), or do not set loop.interpreter.",
         )
     return goals
 
 
 def interpreter_of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
-    """Return an interpreter of instructions for these goals, not started yet. Raises UserError if `name` is neither a
-    checkpoint nor a chat endpoint."""
+    """Return an interpreter that maps instructions to these goals; the caller starts it. Raises UserError if `name` is
+    neither a checkpoint nor a chat endpoint."""
     source = _decider_source(name, goals.definitions, engine)
     gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
     return Interpreter(display_name(name), goals, source, GATE if gate is None else gate, limit_s)
 
 
 def interpreter_of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
-    """Return the interpreter of the setting loop.interpreter, or None if it is not set. Raises UserError."""
+    """Return the interpreter that the setting loop.interpreter names, or None if it is not set. Raises UserError."""
     if config.interpreter is None:
         return None
     return interpreter_of_goals(config.interpreter, required_goal_tools(agent), engine=config.engine)
 
 
 def check_interpreter(name: str, engine: str = "torch") -> None:
-    """Raise UserError if this is not the name of a possible interpreter."""
+    """Raise UserError if `name` is neither a checkpoint nor a chat endpoint."""
     _decider_source(name, ({"name": "look"},), engine)
 
 
 def display_name(name: str) -> str:
-    """Return a short name of an interpreter for display and records: of an endpoint, its model or else its address."""
+    """Return a short name of an interpreter, for display and records. For an endpoint: its model, or its address."""
     if not is_chat(name):
         return Path(name).name
     url, _, model = name.removeprefix(f"{CHAT}:").partition("#")

@@ -1,4 +1,4 @@
-"""Show a run in the terminal and on a web page, and pass what people type to the control loop."""
+"""Display a run in the terminal and on a web page, and pass typed instructions and commands to the control loop."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
 START_S, END_S = 30.0, 3.0  # time limits for the start and the end of the page's process
-SPARE = 20  # the world has this many times the time that its picture took until the next one
-MOST_DATA = 64  # maximum number of an observation's fields that are sent to the page
+PICTURE_PAUSE = 20  # pause between two pictures of a world, as a multiple of the time that a picture takes
+MAX_DATA_FIELDS = 64  # maximum number of an observation's fields that are sent to the page
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0  # a repeated message is not shown again before this time has passed
 
 
 class Viewer:
-    """The process that serves a run's web page, and the threads that send states to it and read its messages.
+    """The process that serves a run's web page, and the threads that send states to this process and read its messages.
 
-    The threads never block the control loop. Raises UserError if the page's process does not start, as when its port
-    is in use.
+    The threads never block the control loop. Raises UserError if the process does not start, for example because its
+    port is in use.
     """
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
@@ -73,11 +73,11 @@ class Viewer:
         if "url" not in first:
             self.close()
             problem = first.get("failed", "The page's process did not start.")
-            raise UserError(str(problem), "Give another view.port, or leave --view out.")
+            raise UserError(str(problem), "Use another view.port, or omit --view.")
         say(f"watch it at {first['url']}")
 
     def watch(self, loop: ControlLoop) -> None:
-        """Start the threads that send the run's state to the page, and execute the commands of the page."""
+        """Start the threads that send the run's state to the page, and execute commands from the page."""
         self._feeder = threading.Thread(target=self._send_states, args=(loop,), name="viewer-feed", daemon=True)
         self._feeder.start()
         threading.Thread(target=self._read_messages, args=(loop,), name="viewer-listen", daemon=True).start()
@@ -104,8 +104,8 @@ class Viewer:
             self._send_state(loop, over=True)
 
     def _send_state(self, loop: ControlLoop, over: bool) -> None:
-        """Send the current state to the page. Blocks while the page is slow, so that a slow page gets fewer states."""
-        shown = snapshot(loop, self._number) | {"over": over, "said": self._answer}
+        """Send the current state to the page. Blocks while the page is slow, which then receives fewer states."""
+        shown = state_for_page(loop, self._number) | {"over": over, "said": self._answer}
         self._number = shown["number"]
         if isinstance(loop.env, RemoteEnvironment) and (newest := loop.env.pictures.newest) is not self._picture:
             self._picture = newest
@@ -123,20 +123,20 @@ class Viewer:
                 elif "say" in message:
                     self._answer = loop.operator.say(message["say"], "page", message.get("k"))
                     self._show_line(self._answer)
-            except Exception as error:  # continue, since the next message may be /stop
-                self._show_line(f"the command of the page failed ({type(error).__name__}: {error})")
+            except Exception as error:  # continue, because the next message may be /stop
+                self._show_line(f"A command from the page failed ({type(error).__name__}: {error}).")
 
 
 class WorldPictures:
-    """The pictures that a world of Gymnasium, or of a Python file, makes of itself with `picture()`. They take time of
-    the world's thread, so at most a twentieth of it is used. After an error there are no more pictures."""
+    """The pictures that a Gymnasium world, or the world of a Python file, draws of itself by `picture()`. They use at
+    most a twentieth of the time of the world's thread. After an error, no more pictures are drawn."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._over, self._slow = say, False, False
         self._due_s = 0.0
 
     def newest(self, loop: ControlLoop) -> bytes | None:
-        """Return a new picture as a file; None if none is due, or the world makes none."""
+        """Return the bytes of a new picture file, or None if no picture is due, or the world draws no pictures."""
         env, started_s = loop.env, time.monotonic()
         due = loop.state.launched and not self._over and started_s >= self._due_s
         if not due or not isinstance(env, PacedEnvironment) or loop.config.env in WORLDS:
@@ -146,39 +146,39 @@ class WorldPictures:
             file = None if picture is None else encode_picture(picture)
         except BaseException as error:  # also SystemExit: the user's code must not end this thread
             self._over = True
-            self._say(f"The page shows no pictures: picture() failed ({type(error).__name__}: {error}).")
+            self._say(f"The page shows no pictures, because picture() failed ({type(error).__name__}: {error}).")
             return None
         took_s = time.monotonic() - started_s
-        self._due_s = started_s + SPARE * took_s
+        self._due_s = started_s + PICTURE_PAUSE * took_s
         if took_s > loop.config.period_ns / 1e9 and not self._slow:
             self._slow = True
-            self._say(f"picture() took {took_s * 1e3:.0f} ms, in which no call acts: leave --view out, or draw less.")
+            self._say(f"picture() took {took_s * 1e3:.0f} ms, in which no call acts. Omit --view, or draw less.")
         return file
 
 
-def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
-    """Return the state of a run as JSON data for the page. Its ticks are those with a number above `since`."""
+def state_for_page(loop: ControlLoop, since: int) -> dict[str, Any]:
+    """Return the state of a run as JSON data for the page, with the ticks whose number is above `since`."""
     config = loop.config
     shown = loop.live_state.snapshot(since)
-    asking = loop.operator.pending_approval
+    pending = loop.operator.pending_approval
     shown |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
     shown |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
     shown |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
     shown |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
-    shown["asking"] = None if asking is None or asking.denied else shown["asking"]
+    shown["asking"] = None if pending is None or pending.denied else shown["asking"]
     if isinstance(loop.env, RemoteEnvironment):
         shown["picture_age_s"] = loop.env.pictures.age_s()
     with contextlib.suppress(Exception):  # the control loop reports errors of the world
         # Only read local worlds, because reading a remote world would delay its control loop.
         if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (last := loop.env.latest()) is not None:
-            numbers = {k: v for k, v in list(last.data.items())[:MOST_DATA] if isinstance(v, int | float)}
+            numbers = {k: v for k, v in list(last.data.items())[:MAX_DATA_FIELDS] if isinstance(v, int | float)}
             shown |= {"data": numbers, "seed": config.seed + last.epoch - 1}
     return shown
 
 
 def _next_message(out: IO[bytes]) -> dict[str, Any] | None:
-    """Return the next line of a stream that is a JSON object, as a dict; None at the end of the stream."""
-    with contextlib.suppress(OSError, ValueError):  # closed
+    """Return the next JSON object of a stream, skipping other lines, or None at the end of the stream."""
+    with contextlib.suppress(OSError, ValueError):  # the stream was closed
         for line in out:
             with contextlib.suppress(ValueError):
                 if isinstance(message := json.loads(line), dict):
@@ -187,8 +187,8 @@ def _next_message(out: IO[bytes]) -> dict[str, Any] | None:
 
 
 class LiveView(logging.Handler):
-    """Shows a run in the terminal, on a separate thread. Any thread may call `say`, which only appends to a queue.
-    A message that repeats, as in each tick, is shown again only after `QUIET_S` seconds."""
+    """A display of a run in the terminal, on a separate thread. Any thread may call `say`, which never blocks. If a
+    message repeats, for example in each tick, it is displayed again only after QUIET_S."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)
@@ -208,7 +208,7 @@ class LiveView(logging.Handler):
         self.say(record.getMessage())
 
     def watch(self, loop: ControlLoop) -> None:
-        """Start to show a control loop. Also read stdin, if it is a terminal or the option view.stdin is set."""
+        """Start to display a control loop. Read stdin if it is a terminal, or if the option view.stdin is set."""
         LOGGER.addHandler(self)
         LOGGER.propagate = False
         self._thread = threading.Thread(target=self._refresh, args=(loop,), name="view", daemon=True)
@@ -261,7 +261,7 @@ class LiveView(logging.Handler):
         self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
     def _status_line(self, loop: ControlLoop) -> str:
-        """Return the status line: during a run its newest counts, before it the phase of the start."""
+        """Return the status line, with the newest counts of the run or, before the run, the phase of its start."""
         phase, since_s = self._phase
         if phase != "running":
             return f"{phase}, {time.monotonic() - since_s:.0f} s ..."
@@ -273,17 +273,15 @@ class LiveView(logging.Handler):
         ) + (f", {lost} lines of the record lost" if lost else "")
 
     def _status_panel(self, loop: ControlLoop) -> Text:
-        asking, state = loop.operator.pending_approval, loop.operator.state
+        pending, state = loop.operator.pending_approval, loop.operator.state
         stopped = "" if state == "running" or loop.phase != "running" else f" [{state.upper()}: the safe call acts]"
-        may = (
-            ""
-            if asking is None or asking.denied
-            else f"allow {asking.call.text()}? /yes {asking.tick.k} /no {asking.tick.k}   "
-        )
+        question = ""
+        if pending is not None and not pending.denied:
+            question = f"allow {pending.call.text()}? /yes {pending.tick.k} /no {pending.tick.k}   "
         lines = (
             (f"{loop.config.env}: {loop.instruction}{stopped}", "bold"),
             (self._status_line(loop), ""),
-            (f"{may}type an instruction, /help /pause /resume /stop", "dim"),
+            (f"{question}type an instruction, /help /pause /resume /stop", "dim"),
         )
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
 

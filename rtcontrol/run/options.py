@@ -1,4 +1,4 @@
-"""The options of `rtcontrol run`, with checks of the combinations that are not allowed."""
+"""Define the options of `rtcontrol run`, and reject combinations that are not allowed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
-# Settings that only this environment supports, and settings that this environment does not support.
-FOR = {
+# By environment: settings that only this environment supports, and settings that it does not support.
+ONLY_FOR = {
     REMOTE: ("bind", "keys", "record_pictures"),
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
-NOT_FOR = {CARLA: ("tools", "calls_per_tick", "episodes")}
+UNSUPPORTED = {CARLA: ("tools", "calls_per_tick", "episodes")}
 # Warm-up decisions are made for at least this long, to measure the achievable rate.
 WARMUP_S = 1.0
 
@@ -50,20 +50,22 @@ class RunOptions(RunConfig):
         kind = CARLA if self.env == STANDIN else self.env
         changed = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
         paths = {name: entry.path for name, entry in settings_of(RunOptions).items()}
-        for env, names in FOR.items():
+        for env, names in ONLY_FOR.items():
             for name in (name for name in names if name in changed and env != kind):
-                raise UserError(f"{paths[name]} can only be used with --env {env}.", "Leave it out.")
-        for name in (name for name in NOT_FOR.get(kind, ()) if name in changed):
-            raise UserError(f"{paths[name]} cannot be used with --env {kind}.", "Leave it out (docs/clients.md).")
+                raise UserError(f"{paths[name]} can only be used with --env {env}.", "Do not set it.")
+        for name in (name for name in UNSUPPORTED.get(kind, ()) if name in changed):
+            raise UserError(f"{paths[name]} cannot be used with --env {kind}.", "Do not set it (docs/clients.md).")
         if self.instruction is not None and not self.instruction.strip():
-            raise UserError("--instruct is empty.", "Give an instruction, or leave --instruct out to use the agent's.")
+            raise UserError(
+                "--instruct is empty.", "Write an instruction, or omit --instruct to use the agent's instruction."
+            )
         if self.tools is not None and self.model == "expert":
-            raise UserError("--model expert knows only the agent's tools, not those of --tools.", "Give another model.")
+            raise UserError("--model expert knows only the agent's tools, not those of --tools.", "Use another model.")
 
     def in_folder(self, out: Path) -> Self:
-        """Return the options for a run in the folder `out`, with defaults for the options that depend on others."""
-        endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
-        episodes = 5 if self.episodes is None and not endless else self.episodes
+        """Return the options with the folder `out`, and with the defaults of options that depend on other options."""
+        unlimited = self.duration_s is not None or self.env in (CARLA, STANDIN)
+        episodes = 5 if self.episodes is None and not unlimited else self.episodes
         model = self.model
         if (
             model is not None and model not in bundled_models() and Path(model).is_dir()

@@ -1,4 +1,4 @@
-"""Make the decisions of a recorded run again, perhaps with another model, and compare them tick by tick."""
+"""Decide again for each tick of a recorded run, perhaps with another model, and compare the decisions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rtcontrol.run.model_compatibility import has_heads, model_for
 from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol.telemetry.record_reader import read_record, record_path
 
-HINT = "Record a run with `record.observations=yes` (the default), and give its record.mcap."
+HINT = "Record a run with `record.observations=yes` (the default), and specify its record.mcap."
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """The request of a recorded tick with its observation, and the recorded decision `call` as text.
-    `call` is `null` for the null function (no new call), and None if the tick missed without a decision."""
+    """A recorded tick's decision request, which has its observation, and the decided `call` as text. `call` is `null`
+    if the decision was to keep the active call, and None if the tick missed without a decision."""
 
     t_s: float
     request: DecisionRequest
@@ -35,7 +35,7 @@ class RecordedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header and decisions in the order of ticks. `whole` is false if the record was cut short."""
+    """A record's header and its decisions in the order of ticks. `whole` is False if the record is truncated."""
 
     path: Path
     header: Mapping[str, Any]
@@ -43,8 +43,8 @@ class Recording:
     whole: bool
 
     def model(self, named: str | None) -> str:
-        """Return the model `named`, or by default the recorded model. Raises UserError if the recorded model is not
-        bundled: its name, which may be an address or a path, comes from a file and is not trusted."""
+        """Return the model `named`, or the recorded model if `named` is None. Raises UserError if the recorded model is
+        not bundled, because a name from a file is not trusted: it may be an address or a path."""
         recorded = str(self.header["model"])
         if named is None and recorded not in (*SCRIPTED, *bundled_models()):
             name = repr(recorded[:200])
@@ -53,13 +53,13 @@ class Recording:
         return named or recorded
 
     def agent(self) -> Agent:
-        """Return an agent with the recorded name, tools, instruction and history, but without a model."""
+        """Return an agent with the recorded name, tools, instruction and history length, but without a model."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
             description=f"The agent of the recording {self.path}.",
             tools=Tools(header["tools"]),
-            observe=lambda data: "",  # not used, since the record has the observation's text
+            observe=lambda data: "",  # not used, because the record has the observation's text
             instruction=self.decisions[0].request.instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
             model="",
@@ -69,24 +69,24 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a run's header and decisions from its record. Raises UserError if the record has no observations."""
+    """Read the header and decisions of a run's record. Raises UserError if the record has no observations."""
     header: dict[str, Any] = {}
     observed: dict[int, dict[str, Any]] = {}
-    decided: dict[int, str] = {}
+    calls: dict[int, str] = {}
     record, whole = record_path(path), False
     try:
         for event in read_record(record):
             if "observation" in event:
                 observed[event["k"]] = event
             elif event.get("kind") == "null":
-                decided[event["k"]] = "null"
+                calls[event["k"]] = "null"
             elif "kind" in event and "call" in event:
-                decided[event["k"]] = event["call"]
+                calls[event["k"]] = event["call"]
             header = event.get("header", header)
             whole = whole or "end" in event
         if not observed or "tools" not in header:
-            raise UserError(f"{record} has no observations, so its decisions cannot be made again.", HINT)
-        decisions = tuple(_decision_of(k, event, header, decided.get(k)) for k, event in sorted(observed.items()))
+            raise UserError(f"{record} has no observations, so its decisions cannot be replayed.", HINT)
+        decisions = tuple(_build_decision(k, event, header, calls.get(k)) for k, event in sorted(observed.items()))
         result = Recording(record, header, decisions, whole)
         result.agent()
         return result
@@ -94,9 +94,9 @@ def read_recording(path: Path) -> Recording:
         raise UserError(f"{record} is not a record of a run ({type(error).__name__}: {error}).", HINT) from error
 
 
-def _decision_of(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> RecordedDecision:
+def _build_decision(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> RecordedDecision:
     request = DecisionRequest(
-        k,  # the recorded tick number, since it seeds random choices
+        k,  # the recorded tick number, because it seeds random decisions
         event["epoch"],
         event["observation"],
         event["instruction"],
@@ -108,7 +108,7 @@ def _decision_of(k: int, event: Mapping[str, Any], header: Mapping[str, Any], ca
 
 
 def _restore_numbers(value: Any) -> Any:
-    """Return recorded data with infinite numbers and NaN as floats, since a record has them as texts."""
+    """Return recorded data in which the texts `inf`, `-inf` and `nan` are floats again."""
     if isinstance(value, dict):
         return {key: _restore_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -122,11 +122,11 @@ def replay(
     progress: Callable[[int], None] = lambda done: None,
     expert_agent: Agent | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Make all decisions again. Return a summary of the comparison, and a list with both calls of each decision.
+    """Decide again for each recorded tick. Return a summary of the comparison, and a list of all ticks with both calls.
 
-    A call `recorded` is None if the tick missed, and `replayed` is None if there was an `error`. A replay has no clock,
-    and uses the recorded history, so two replays differ only in `decide_ms`. `expert_agent` supplies the expert of the
-    model `expert`. Raises UserError if the model cannot decide with these tools, or as `Recording.model` does.
+    `recorded` is None if the tick missed, and `replayed` is None if there was an `error`. Only `decide_ms` differs
+    between two replays, because a replay has no clock and uses the recorded history. `expert_agent` supplies the expert
+    if the model is `expert`. Raises UserError if the model cannot decide with these tools, or is not trusted.
     """
     header, agent = recording.header, recording.agent()
     if expert_agent is not None:

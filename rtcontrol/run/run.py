@@ -1,4 +1,4 @@
-"""Run an agent in an environment: build all parts, run the control loop, write the report, return the exit status."""
+"""Run an agent in an environment: build the parts, run the control loop, write the report, return the exit status."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rtcontrol.loop.runner import LoopClock
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
-from rtcontrol.run.model_compatibility import NAME_IT, adapted, model_for, rate_mismatch, training_notice, with_gate
+from rtcontrol.run.model_compatibility import NAME_IT, adapt, model_for, rate_mismatch, training_notice, with_gate
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.toolsets import load_tools
 from rtcontrol.run.user_files import check_expert, check_fit, is_gym, load_module, notices, tools_only_agent
 from rtcontrol.settings import record_bytes
 from rtcontrol.telemetry import report, table
@@ -35,11 +35,11 @@ from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol_client.watchdog import GUARDED_HANG_S, HANG_S, Watchdog, guard_arguments
 
 OK, INTERNAL, USER_ERROR, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
-ERRORS = 8  # 7 is the exit status of a bridge without a server
+ERRORS = 8  # a bridge that cannot connect to its server has the exit status 7
 ERRORS_SHARE = 0.1  # a run fails if at least this share of its ticks ended in an error
 UNGUARDED = (
-    "While code hangs in C with Python's lock, no safe call can act: then this run is killed after {:g} s. "
-    "If it moves a machine, give loop.guard=COMMAND (docs/safety.md)."
+    "If code in C hangs and holds Python's lock, no safe call can act, and this run is killed after {:g} s. "
+    "If the run moves a machine, set loop.guard=COMMAND (docs/safety.md)."
 )
 Wrap = Callable[[Agent, Environment, DeciderSource], tuple[Agent, Environment, DeciderSource]]
 
@@ -60,8 +60,8 @@ class RunParts:
 def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
     """Run an agent in an environment. Write record and report to `options.out`. Return the exit status.
 
-    An exception of the run is raised after the safe call and the report. If the safe call is not active, the exception
-    is only printed. `wrap` may replace the agent, the environment and the decider.
+    An exception of the run is raised after the safe call has acted and the report is written. If the safe call is not
+    active at the end, the exception is only printed. `wrap` may replace agent, environment and decider source.
     """
     thread = WorldThread(options.env)
     thread.must_hurry = ending.forced
@@ -75,7 +75,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
 
 
 def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: WorldThread) -> int:
-    """Build the parts of a run, and run them. The world lives on `thread`, and is closed in any case."""
+    """Build the parts of a run, and run the loop. The world is created on `thread`, and is always closed at the end."""
     if options.env.endswith(".py"):
         load_module(options.env, "--env")  # on the main thread, because the file may install signal handlers
     if options.view and is_gym(options.env):
@@ -101,18 +101,18 @@ def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, t
 
 
 def _complete_settings(options: RunOptions, chosen: Agent) -> tuple[RunOptions, Agent]:
-    """Return the settings with agent, model, instruction and confidence gate, and the agent adapted to the model."""
+    """Add agent, model, instruction and confidence gate to the settings, and adapt the agent to the model."""
     schemas = chosen.tools.schemas
     instruction = chosen.instruction if options.instruction is None else options.instruction
     note = "" if chosen.expert is None else "--model expert runs the agent's own expert. "
     model = model_for(schemas, options.model or chosen.model, note + NAME_IT)
     options = with_gate(replace(options, agent=chosen.name, model=model, instruction=instruction), model, schemas)
-    return options, adapted(chosen, model)
+    return options, adapt(chosen, model)
 
 
 def _load_agent(options: RunOptions, thread: WorldThread) -> Agent:
-    """Return the agent, with the tools of --tools if they are given. Raises UserError."""
-    tools = None if options.tools is None else tools_from(options.tools, skip_unsupported=options.skip_unsupported)
+    """Return the agent. If the option --tools is set, its tools replace the agent's tools. Raises UserError."""
+    tools = None if options.tools is None else load_tools(options.tools, skip_unsupported=options.skip_unsupported)
     if tools is not None and options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("A run with --tools but without an agent needs an instruction.", "Add --instruct TEXT.")
@@ -185,15 +185,15 @@ def _build_loop(config: RunConfig, parts: RunParts, view: LiveView, ending: Shut
 
 
 def _watchdog(config: RunConfig, loop: ControlLoop) -> AbstractContextManager[object]:
-    """Return a watchdog for the run, or an empty context if its world does not act in real time, or acts safely by
-    itself when the run hangs. Raises UserError for a guard that cannot be run."""
+    """Return a watchdog for the run, or an empty context if the run needs none: it has no guard command, and its world
+    is not a user's real-time world with a safe call. Raises UserError if the guard command cannot be run."""
     safe_calls, guarded = loop.agent.fallback.safe_calls, config.guard is not None
     if not guarded and (config.clock != "wall" or not config.env.endswith(".py") or not safe_calls):
         return nullcontext()
     try:
         guard = guard_arguments(config.guard)
     except ValueError as error:
-        raise UserError(f"loop.guard={config.guard!r} cannot be run: {error}.", "Give a command.") from None
+        raise UserError(f"loop.guard={config.guard!r} cannot be run: {error}.", "Specify a command.") from None
     hang_s = config.hang_s or (GUARDED_HANG_S if guarded else HANG_S)
     if not guarded:
         loop.notify(UNGUARDED.format(hang_s))
@@ -212,8 +212,8 @@ def _watchdog(config: RunConfig, loop: ControlLoop) -> AbstractContextManager[ob
 
 
 def _write_and_show_report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:
-    """Write and print the report. Return whether the counts are consistent, and whether the report was written.
-    Exceptions are only printed, because raising them would hide why the run ended."""
+    """Write and print the report. Return whether its counts are consistent, and whether it was written. Only print
+    exceptions, because raising them would hide the reason why the run ended."""
     path = config.out / "report.json"
     consistent = True
     try:
@@ -243,8 +243,8 @@ def _end_status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | N
     """Return the exit status of a run, and print the reasons on stderr."""
     account, recorder, ended, limit = loop.account, loop.recorder, loop.ended_by or "", config.max_miss_rate
     above = limit is not None and account.miss_rate > limit
-    complete, erred = written and not recorder.lost_events, mostly_errors(account.error_misses, account.ticks)
-    code = exit_status(ended, not loop.state.unsafe, complete, ended == "miss" or above, sound, erred)
+    complete, has_errors = written and not recorder.lost_events, mostly_errors(account.error_misses, account.ticks)
+    code = exit_status(ended, not loop.state.unsafe, complete, ended == "miss" or above, sound, has_errors)
     messages = []
     if code == UNSAFE:
         messages.append(
@@ -254,12 +254,12 @@ def _end_status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | N
     if recorder.lost_events:
         messages.append(f"The record lacks {recorder.lost_events} events: {recorder.file.error}. Free some disk space.")
     if ended == "host":
-        messages.append("The decoder failed for good. Start the run again, or use `--host inprocess`.")
+        messages.append("The decoder failed and could not restart. Start the run again, or use `--host inprocess`.")
     if ended == "miss":
         messages.append("The run stopped at a missed tick, because of loop.on_miss=stop.")
     if above:
         messages.append(f"The miss rate {account.miss_rate:.4f} is above loop.max_miss_rate={limit:g}.")
-    if erred:
+    if has_errors:
         most = max(account.errors.values(), key=lambda error: error["count"], default={"error": "", "where": ""})
         messages.append(
             f"ERRORS: {account.error_misses} of {account.ticks} ticks ended in an error, most often: "
@@ -270,11 +270,11 @@ def _end_status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | N
     return interrupt.status if interrupt is not None and code not in (UNSAFE, HOST, INCOMPLETE) else code
 
 
-def exit_status(ended_by: str, safe: bool, complete: bool, missed: bool, consistent: bool, erred: bool) -> int:
-    """Return the exit status of a run that ended by `ended_by` (`miss`, `host`, a signal, or another reason).
+def exit_status(ended_by: str, safe: bool, complete: bool, missed: bool, consistent: bool, has_errors: bool) -> int:
+    """Return the exit status of a run. `ended_by`: why the run ended (`miss`, `host`, a signal, or another reason).
 
-    `safe` is true if the safe call was active at the end, `complete` if record and report are complete, `missed` if
-    there were too many misses, `consistent` if the counts agree, and `erred` if too many ticks ended in an error.
+    `safe`: the safe call was active at the end. `complete`: record and report are complete. `missed`: there were too
+    many misses. `consistent`: the counts agree. `has_errors`: too many ticks ended in an error.
     """
     if not safe:
         return UNSAFE
@@ -282,7 +282,7 @@ def exit_status(ended_by: str, safe: bool, complete: bool, missed: bool, consist
         return HOST
     if not complete:
         return INCOMPLETE
-    return STATUS.get(ended_by) or (MISSED if missed else INTERNAL if not consistent else ERRORS if erred else OK)
+    return STATUS.get(ended_by) or (MISSED if missed else INTERNAL if not consistent else ERRORS if has_errors else OK)
 
 
 def mostly_errors(errors: int, ticks: int) -> bool:

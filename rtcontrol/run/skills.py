@@ -1,4 +1,4 @@
-"""Combine a world and an agent into a skill for training and scoring, and check a user's world for errors."""
+"""Combine a world and an agent into a `Skill` for training and scoring, and check a user's world for errors."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ from rtcontrol.telemetry.events import to_jsonable
 from rtcontrol_client.console import printable
 
 LIMIT_S = 300.0  # an episode ends unsuccessfully after this simulated time
-TRIED = 40  # number of goals from which to try the expert (a goal of each kind) before training or scoring
-MOST_TEXTS = 65_536  # number of stored raw observations, which held-out rows use much later
-SCORED = 8  # number of goals in a score, or a goal of each kind if there are more kinds
+CHECKED_GOALS = 40  # from this number of goals, one of each kind is tried with the expert before training or scoring
+MAX_TEXTS = 65_536  # number of stored raw observations, which held-out rows use much later
+SCORED_GOALS = 8  # number of goals in a score, or one of each kind if there are more kinds
 # Limits of `rtcontrol check`: time for the expert's episodes, goals, characters of a line; and the duration of a tick.
-PLAYED_S, MOST_GOALS, SHOWN, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
+EXPERT_S, MAX_GOALS, MAX_CHARS, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserSkill(Skill):
-    """A skill whose world, goals and expert are a user's.
+    """A skill with a user's world, goals and expert.
 
-    A score uses a few of `all_goals` and their held-out phrasings. `open` has the worlds that are
-    not closed yet; the caller of `make` must close them.
+    A score uses some of `all_goals`, in phrasings that are not used in training. `open_worlds`: worlds that `make`
+    returned and that are not closed yet.
     """
 
     agent: Agent
     all_goals: Goals
     step_s: float
-    open: set[GuardedWorld] = field(default_factory=set)
+    open_worlds: set[GuardedWorld] = field(default_factory=set)
 
     def close(self) -> None:
-        """Close all open worlds. Raises UserError if closing a world fails, after the others were closed."""
+        """Close all open worlds. If this fails for a world, close the others and raise UserError."""
         with ExitStack() as worlds:
-            for world in self.open.copy():
+            for world in self.open_worlds.copy():
                 worlds.callback(world.close)
 
 
 def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Skill:
-    """Return the skill of a bundled environment, or of a user's world with the agent of a file.
-    Raises UserError if the agent lacks goals, an expert or a safe call."""
+    """Return the skill of a bundled environment, or a skill of a user's world and the agent of a file. Raises UserError
+    if the agent lacks goals, an expert or a safe call."""
     chosen = assembly.load_agent(agent or assembly.default_agent(env), env)
     goals = chosen.goals
     if goals is None or chosen.expert is None:
@@ -78,14 +78,14 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
             return bundled
         raise UserError(
             f"The agent {chosen.name} has no {'goals' if goals is None else 'expert'}, so its calls cannot be judged.",
-            "Write `goals = {...}` and `def expert(data, goal): ...` in a file, and give the file with --agent FILE.py "
+            "Write `goals = {...}` and `def expert(data, goal): ...` in a file, and name the file by --agent FILE.py "
             "(docs/your-own-game.md).",
         )
-    if (still := chosen.fallback.safe_call) is None:
+    if (safe_call := chosen.fallback.safe_call) is None:
         raise UserError(
             f"The agent {chosen.name} has no safe call.", 'Write for example `fallback = Call("stop")` in its file.'
         )
-    texts, scored = _ObservationCache(chosen), tuple(goals.spread(max(SCORED, len(goals.phrasings))))
+    texts, scored = _ObservationCache(chosen), tuple(goals.spread(max(SCORED_GOALS, len(goals.phrasings))))
     worlds: set[GuardedWorld] = set()
     make: Callable[[], JudgedSimulation] = partial(_make_world, env, chosen, goals, limit_s, worlds)
     first = make()
@@ -96,12 +96,12 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         parse_observation=texts.observed.__getitem__,
         recognise=goals.recognise,
         expert=partial(expert_call, UserExpert(chosen)),
-        noop_call=still,
+        noop_call=safe_call,
         any_call=partial(random_call, chosen.tools.schemas),
         agent=chosen,
         all_goals=goals,
         step_s=first.step_s,
-        open=worlds,
+        open_worlds=worlds,
         goals=scored,
         kinds=tuple(goals.phrasings),
         phrasings={"unseen": lambda kind: [(say, g) for g in scored if g.kind == kind for say in goals.held_out(g)]},
@@ -119,13 +119,13 @@ def _make_world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: se
         checked: Any = GuardedWorld(env, world, agent.tools, worlds)
         return checked
     if (bundled := registry.skill(env)) is None:
-        raise UserError(f"The world {env} cannot be used for training.", "Give a .py file, or a bundled environment.")
+        raise UserError(f"The world {env} cannot be used for training.", "Use a .py file, or a bundled environment.")
     return bundled.make()
 
 
 def _check_skill(skill: UserSkill, world: Any) -> None:
-    """Try the skill's expert on a goal of each kind, and its tools. Raises UserError for the first error."""
-    for goal in {goal.kind: goal for goal in skill.all_goals.spread(TRIED)}.values():
+    """Try the skill's expert with a goal of each kind, and check its tools. Raises UserError for the first error."""
+    for goal in {goal.kind: goal for goal in skill.all_goals.spread(CHECKED_GOALS)}.values():
         world.judge_by(goal)
         world.reset(0)
         data = world.observe()
@@ -135,12 +135,12 @@ def _check_skill(skill: UserSkill, world: Any) -> None:
 
 
 def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call:
-    """Return the expert's call for an observation and a goal. Raises UserError if it raises or returns no call."""
+    """Return the expert's call for an observation and a goal. Raises UserError if the expert fails or returns none."""
     name = expert.agent.name
     try:
         calls = expert.calls(data, goal)
     except ExpertError as error:
-        raise UserError(f"The expert of the agent {name} fails: {error}.", "Correct it there.") from error
+        raise UserError(f"The expert of the agent {name} fails: {error}.", "Correct the code there.") from error
     if not calls:
         problem = f'The expert of the agent {name} returned no call for the goal "{goal.text()}".'
         raise UserError(problem, "Return the call that continues the task.")
@@ -148,7 +148,7 @@ def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call
 
 
 class _ObservationCache:
-    """A cache that maps the text of an observation to the latest raw observation with this text."""
+    """A cache from the text of an observation to the latest raw observation that has this text."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -158,38 +158,38 @@ class _ObservationCache:
         text = self._agent.observe(data)
         self.observed.pop(text, None)
         self.observed[text] = copy.deepcopy(dict(data))
-        if len(self.observed) > MOST_TEXTS:
+        if len(self.observed) > MAX_TEXTS:
             del self.observed[next(iter(self.observed))]  # remove the oldest; other worlds may need newer ones
         return text
 
 
 class GuardedWorld:
-    """A wrapper of a user's world with the interface of `JudgedSimulation`. It is in the set `open` until it is closed.
+    """A user's world, whose exceptions become UserErrors with the line of the user's code.
 
-    An exception of the world becomes a UserError with the line of the user's code. If the world does not bind a tool,
-    the tool's function is called, as in a run.
+    If the world does not bind a tool, the tool's function is called, as in a run. The world removes itself from
+    `open_worlds` when it is closed.
     """
 
-    def __init__(self, env: str, world: UserWorld, tools: Tools, open: set[GuardedWorld]) -> None:
-        self._env, self._world, self._open = env, world, open
-        open.add(self)
+    def __init__(self, env: str, world: UserWorld, tools: Tools, open_worlds: set[GuardedWorld]) -> None:
+        self._env, self._world, self._open_worlds = env, world, open_worlds
+        open_worlds.add(self)
         self.functions = world.bindings
         names = {tool.name for tool in tools}
         bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
         self.bindings = {t.name: partial(self._call_guarded, t.name, partial(_execute_tool, bound, t)) for t in bound}
 
     def close(self) -> None:
-        if self in self._open:
-            self._open.remove(self)
+        if self in self._open_worlds:
+            self._open_worlds.remove(self)
             self._call_guarded("close", self._world.close)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._world, name)
         return partial(self._call_guarded, name, value) if callable(value) else value
 
-    def _call_guarded(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+    def _call_guarded(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*given, **named)
+            return function(*args, **kwargs)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
@@ -206,8 +206,8 @@ def _execute_tool(tools: Tools, tool: Tool, /, **arguments: Any) -> None:
 def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) -> list[str]:
     """Test a world (`gym:ID`, a .py file or a bundled name), and return the results as lines of text.
 
-    An instance is created on a separate thread, and reset twice to `seed`. The agent's expert plays its goals, then
-    `steps` random calls follow, and the instance is closed. Raises UserError for the first error.
+    Create the world on a separate thread, reset it twice to `seed`, let the agent's expert play its goals, execute
+    `steps` random calls, and close the world. Raises UserError for the first error.
     """
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
@@ -222,7 +222,7 @@ def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) 
 
 
 class _WorldTest:
-    """Tests a user's world; all methods must run on the world's thread."""
+    """A test of a user's world. All methods must run on the world's thread."""
 
     def __init__(self, env: str, agent: Agent, seed: int, thread: WorldThread) -> None:
         self._env, self._agent, self._seed = env, agent, seed
@@ -246,9 +246,9 @@ class _WorldTest:
         check_fit(agent, env, self._world.functions, Observation(0, 0, 0, first))
         calls = [random_call([tool], random.Random(0)).text() for tool in agent.tools.schemas]
         return [
-            f"first observation: {printable(repr(first), SHOWN)}",
-            f"as text for the model: {printable(agent.observe(first), SHOWN)}",
-            f"possible calls: {printable(', '.join(calls), SHOWN)}",
+            f"first observation: {printable(repr(first), MAX_CHARS)}",
+            f"as text for the model: {printable(agent.observe(first), MAX_CHARS)}",
+            f"possible calls: {printable(', '.join(calls), MAX_CHARS)}",
             *(f"warning: {printable(notice)}" for notice in notices(agent, Observation(0, 0, 0, first))),
             *self._play_expert(),
             self._play_randomly(steps),
@@ -261,7 +261,7 @@ class _WorldTest:
         return data
 
     def _execute_and_step(self, call: Call, steps: int) -> Episode | None:
-        """Execute a call, and step the world up to `steps` times. Return the episode if it has ended, else None."""
+        """Execute a call, and step the world at most `steps` times. Return the episode if it has ended, else None."""
         self._world.bindings[call.name](**call.arguments)
         for _ in range(steps):
             self._world.step()
@@ -270,26 +270,26 @@ class _WorldTest:
         return None
 
     def _play_expert(self) -> list[str]:
-        """Let the agent's expert play all goals within PLAYED_S seconds, and return a line with the results."""
+        """Let the agent's expert play all goals within EXPERT_S seconds, and return a line with the results."""
         if self._agent.expert is None or self._agent.goals is None:
             return []
-        until_s, ends, world = time.monotonic() + PLAYED_S, list[bool](), self._world
-        goals = list(self._agent.goals.spread(MOST_GOALS))
+        until_s, ends, world = time.monotonic() + EXPERT_S, list[bool](), self._world
+        goals = list(self._agent.goals.spread(MAX_GOALS))
         for goal in goals:
             world.judge_by(goal)
-            data, carry = self._reset(self._seed), StepAccumulator(world.step_s)
+            data, accumulator = self._reset(self._seed), StepAccumulator(world.step_s)
             outcome: Episode | None = None
             while outcome is None and time.monotonic() < until_s:
                 check_observation(self._agent, self._env, data)
                 call = expert_call(UserExpert(self._agent), data, goal)
-                outcome = self._execute_and_step(call, carry.steps(PERIOD_NS))
+                outcome = self._execute_and_step(call, accumulator.steps(PERIOD_NS))
                 data = dict(world.observe())
             if outcome is not None:
                 ends.append(bool(outcome.success))
         return [f"tried: its expert finished {len(ends)} of {len(goals)} goals ({sum(ends)} successfully)"]
 
     def _play_randomly(self, steps: int) -> str:
-        """Make `steps` random calls with a step of the world each, and return a line with the result."""
+        """Execute `steps` random calls, each with a step of the world, and return a line with the result."""
         rng, ended = random.Random(self._seed), 0
         self._reset(self._seed)
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Read tools from Python files, JSON files with OpenAI-style definitions, and MCP servers; compute their costs."""
+"""Read tools from Python files, JSON files with OpenAI-style definitions, and MCP servers. Compute their costs."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from rtcontrol_client.console import printable
 MCP = "mcp:"
 TIMEOUT_S = 30.0
 # Limits for MCP servers: tools of a list, bytes of all responses, and characters of an error message.
-MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
-HINT = "Give a command that starts an MCP server, or the server's address (it often ends in /mcp)."
+MAX_TOOLS, MAX_BYTES, MAX_CHARS = 1024, 1 << 24, 400
+HINT = "Specify a command that starts an MCP server, or the server's address (it often ends in /mcp)."
 
 
-def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
+def load_tools(source: str, skip_unsupported: bool = False) -> Tools:
     """Read the tools of a .json, .jsonl (a tool per line) or .py file, or of an MCP server: `mcp:COMMAND`, `mcp:URL`.
 
     A Python file has an `agent`, a list `tools`, or top-level functions decorated with `tool` and pydantic models
-    (except models that are parts of others). Raises UserError if there are no tools, or if a tool is not supported.
-    With `skip_unsupported`, unsupported tools are left out, with a message on stderr.
+    (except models that are fields of others). Raises UserError if there are no tools, or if a tool is not supported.
+    If `skip_unsupported`, unsupported tools are skipped, with a message on stderr.
     """
     if source.startswith(MCP):
         return _parse_tools(source, list_mcp_tools(source.removeprefix(MCP)), skip_unsupported)
@@ -55,7 +55,7 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
         lines = [line for line in text.split("\n") if line.strip()] if source.endswith(".jsonl") else []
         content = [strict_json(line) for line in lines] or strict_json(text)
     except (OSError, ValueError, RecursionError) as error:
-        hint = "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
+        hint = "Use a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL."
         raise UserError(f"{source} cannot be read as tools ({error}).", hint) from None
     definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
     if not isinstance(definitions, list):
@@ -66,29 +66,29 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
 def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     if not skip:
         check_size(definitions)
-    room, tools, errors = SchemaBudget(), list[Tool](), list[UserError]()
+    schema_budget, tools, errors = SchemaBudget(), list[Tool](), list[UserError]()
     for definition in definitions:
-        left = replace(room)  # a tool that is left out uses nothing up
+        remaining = replace(schema_budget)  # a copy, because a skipped tool does not use the budget
         try:
-            tools.append(_parse_tool(definition, left, tools) if skip else remote_tool(definition, left))
-            room = left
+            tools.append(_parse_tool(definition, remaining, tools) if skip else remote_tool(definition, remaining))
+            schema_budget = remaining
         except UserError as error:
             errors.append(error)
     if errors and not (skip and tools):
         first = errors[0]
         total = f" {len(errors)} of the {len(definitions)} tools of {source} are invalid." if len(errors) > 1 else ""
         raise UserError(
-            f"{first.what}{total}", f"{first.remedy} To leave invalid tools out: --set host.skip_unsupported=true."
+            f"{first.what}{total}", f"{first.remedy} To skip invalid tools: --set host.skip_unsupported=true."
         )
-    for refusal in errors:
-        print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)
+    for reason in errors:
+        print(printable(f"{source}: skipped a tool: {reason}"), file=sys.stderr)
     return Tools(tools)
 
 
-def _parse_tool(definition: Any, room: SchemaBudget, others: Sequence[Tool]) -> Tool:
-    """Return a tool. Raises UserError if it is invalid by itself, or has the name of another one."""
+def _parse_tool(definition: Any, schema_budget: SchemaBudget, others: Sequence[Tool]) -> Tool:
+    """Return the tool of a definition. Raises UserError if it is invalid, or has the name of another tool."""
     check_size([definition])
-    tool = remote_tool(definition, room)
+    tool = remote_tool(definition, schema_budget)
     if any(tool.schema.name == other.schema.name for other in others):
         raise UserError(f"Two tools have the name {tool.schema.name!r}.", "Rename one of them.")
     check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
@@ -102,20 +102,21 @@ def _parse_tool(definition: Any, room: SchemaBudget, others: Sequence[Tool]) -> 
 class ToolCost:
     """The cost of calling a tool.
 
-    `passes` is the number of forward passes for the tool's most expensive call. `prefix_tokens` is the number of tokens
-    that describe the tool in the cached prompt. `checked` is the result of `checked_rules`.
+    `closed`: all values come from finite sets. `passes`: number of forward passes for the most expensive call.
+    `prefix_tokens`: number of tokens that describe the tool in the cached prompt. `hints`: how to reduce the cost.
+    `checked_only`: the result of `rules_checked_after_decoding`.
     """
 
     name: str
     closed: bool
     passes: int
     prefix_tokens: int
-    remedies: tuple[str, ...]
-    checked: Mapping[str, Sequence[str]]
+    hints: tuple[str, ...]
+    checked_only: Mapping[str, Sequence[str]]
 
 
-def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
-    """Return, by parameter, the schema keywords that are only checked after decoding, not enforced while decoding.
+def rules_checked_after_decoding(tool: ToolSchema) -> dict[str, list[str]]:
+    """Return, by parameter, the schema keywords that are only checked after decoding, not enforced during decoding.
 
     The key `the call` has the keywords at the top of the schema, which concern several parameters.
     """
@@ -133,7 +134,7 @@ def tool_costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Ov
     DecoderCore(plan, tokenizer, tokenizer.size)  # raises UserError if a grammar cannot be compiled
     budget = Budget()
     layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
-    listed = []
+    costs = []
     for index, tool in enumerate(tools):
         free = [domain for head in plan.heads if (domain := head.free.get(index)) is not None]
         passes = max(worst_call(walker, index)[0] for walker in layouts)
@@ -144,15 +145,15 @@ def tool_costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Ov
             if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
                 hints.append(
                     f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values need {count} "
-                    f"tokens in a pass, which has room for {budget.per_head}. Use fewer values, or coarser steps."
+                    f"tokens in a forward pass, which allows {budget.per_head}. Use fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        listed.append(ToolCost(tool.name, not free, passes, size, tuple(hints), checked_rules(tool)))
-    return listed
+        costs.append(ToolCost(tool.name, not free, passes, size, tuple(hints), rules_checked_after_decoding(tool)))
+    return costs
 
 
 def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None:
-    """Raise UserError if a tool has a value that cannot be decoded, so that every session would reject the tool."""
+    """Raise UserError if a tool has a value that cannot be decoded. Every session would reject such a tool."""
     for tool in tools:
         DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
 
@@ -179,20 +180,20 @@ def list_mcp_tools(server: str) -> list[Any]:
                 error = error.exceptions[0]
             if isinstance(error, UserError):
                 raise error from None
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_CHARS]
             why = f"within {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else why
             stderr.seek(0)
             if last := stderr.read().strip().rpartition("\n")[2].strip():
-                why = f"{why}; the last line of its stderr: {last[:SHOWN]}"
+                why = f"{why}; the last line of its stderr: {last[:MAX_CHARS]}"
             raise UserError(f"{MCP}{server} did not return a list of tools ({why}).", HINT) from None
 
 
 def mcp_http_client(server: str) -> Any:
-    """Return an HTTP client for an MCP server, which does not follow redirects.
-    Reading raises UserError if a response is compressed, or if all responses together exceed `MOST_BYTES`."""
+    """Return an HTTP client for an MCP server, which does not follow redirects. It raises UserError if a response is
+    compressed, or if all responses together have more than MAX_BYTES."""
     import httpx2
 
-    remaining = MOST_BYTES
+    remaining = MAX_BYTES
 
     class LimitedStream(httpx2.AsyncByteStream):
         def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -203,8 +204,8 @@ def mcp_http_client(server: str) -> Any:
             async for part in self._stream:
                 remaining -= len(part)
                 if remaining < 0:
-                    problem = f"{MCP}{server} sends more than {MOST_BYTES} bytes."
-                    raise UserError(problem, "Give a server with fewer tools.")
+                    problem = f"{MCP}{server} sends more than {MAX_BYTES} bytes."
+                    raise UserError(problem, "Use a server with fewer tools.")
                 yield part
 
         async def aclose(self) -> None:
@@ -212,7 +213,7 @@ def mcp_http_client(server: str) -> Any:
 
     async def check_response(response: httpx2.Response) -> None:
         if packed := compression_of(response.headers):
-            problem = f"{MCP}{server} sends a compressed answer ({packed}), although the request does not allow it."
+            problem = f"{MCP}{server} sent a compressed response ({packed}), which the request did not allow."
             raise UserError(problem, "Let the server or its proxy respect accept-encoding: identity.")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = LimitedStream(response.stream)
@@ -221,7 +222,7 @@ def mcp_http_client(server: str) -> Any:
 
 
 async def _list_pages(server: str, stderr: Any) -> list[Any]:
-    """Return the tools on all pages of an MCP server's list. A server command's stderr goes to the file `stderr`."""
+    """Return the tools on all pages of an MCP server's list. `stderr`: a file for the server's error output."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
@@ -238,22 +239,22 @@ async def _list_pages(server: str, stderr: Any) -> list[Any]:
     @asynccontextmanager
     async def connect() -> AsyncIterator[Any]:
         async with transport as (messages, requests):
-            yield _RawTools(messages, tools), requests
+            yield _ToolCollector(messages, tools), requests
 
     async with Client(connect()) as client:
-        while len(tools) <= MAX_TOOLS and size <= MOST_BYTES:
+        while len(tools) <= MAX_TOOLS and size <= MAX_BYTES:
             cursor = (await client.list_tools(cursor=cursor)).next_cursor
             if not cursor:
                 return tools
             size += len(json.dumps(tools[read:]))
             read = len(tools)
-    problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or {MOST_BYTES} bytes."
-    raise UserError(problem, "Give a server with a shorter list.")
+    problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or {MAX_BYTES} bytes."
+    raise UserError(problem, "Use a server with a shorter list.")
 
 
-class _RawTools:
-    """The stream of an MCP server's messages, without the tools of its lists. These are moved to `tools` as the server
-    wrote them, since the library refuses a whole list for one invalid tool."""
+class _ToolCollector:
+    """A stream of an MCP server's messages that moves all listed tools to `tools`, as the server wrote them. Otherwise
+    the library would reject a whole list because of one invalid tool."""
 
     def __init__(self, messages: Any, tools: list[Any]) -> None:
         self._messages, self._tools = messages, tools

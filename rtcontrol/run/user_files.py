@@ -42,15 +42,15 @@ def load_module(name: str, option: str) -> ModuleType:
     path = Path(name).resolve()
     if not path.is_file():
         why = "it is not a file" if path.exists() else "there is no such file"
-        raise UserError(f"{option} {name}: {why}.", "Give the path of a Python file.")
+        raise UserError(f"{option} {name}: {why}.", "Specify the path of a Python file.")
     if path in _loaded:
         return _loaded[path]
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # at the end, so that no file there hides an installed module
+        sys.path.append(str(path.parent))  # at the end, because a file there must not hide an installed module
     for hidden in _hidden_imports(path):
         package = hidden.rstrip("/").removesuffix(".py")
         problem = f"{path.name} imports the installed module {package}, not {hidden} in its folder."
-        print(printable(f"{problem} To use that, rename it."), file=sys.stderr)
+        print(printable(f"{problem} To import {hidden}, rename it."), file=sys.stderr)
     title = _module_name(path)
     spec = importlib.util.spec_from_file_location(title, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
@@ -68,8 +68,8 @@ def load_module(name: str, option: str) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """Return the import name of a user's file, so that processes that the file spawns can import the file, too. If
-    another module has that name, return a unique name: a file json.py must not replace the module json."""
+    """Return the module name for a user's file. This is its import name, which its child processes need, unless another
+    module has this name: a file json.py must not replace the module json."""
     if path.stem.isidentifier() and _is_imported_as(path.stem, path):
         return path.stem
     return f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -85,8 +85,8 @@ def _is_imported_as(name: str, path: Path) -> bool:
 
 
 def _hidden_imports(path: Path) -> list[str]:
-    """Return the files (`ray.py`) and packages (`ray/`) next to a file that installed modules of the same name hide,
-    which the file imports."""
+    """Return the local modules that a file cannot import, because installed modules have the same name. They are files
+    (`ray.py`) or packages (`ray/`) next to the file whose names it imports."""
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):  # executing the file will report this error
@@ -95,19 +95,19 @@ def _hidden_imports(path: Path) -> list[str]:
     imports |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     names = {name.partition(".")[0] for name in imports}
     files = {f"{name}.py": f"{name}.py" for name in names} | {f"{name}/": f"{name}/__init__.py" for name in names}
-    places = [(shown, path.parent / file) for shown, file in files.items() if (path.parent / file).is_file()]
-    return sorted(shown for shown, file in places if not _is_imported_as(shown.rstrip("/").removesuffix(".py"), file))
+    local = [(name, path.parent / file) for name, file in files.items() if (path.parent / file).is_file()]
+    return sorted(name for name, file in local if not _is_imported_as(name.rstrip("/").removesuffix(".py"), file))
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an exception in a user's code, with file and line."""
+    """Return the text of an exception in a user's code, with its file and line."""
     # The text of a syntax error already has file and line.
     place = None if isinstance(error, SyntaxError) else errors.where(error)
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
 
 
 def file_digests(files: Iterable[str | None]) -> dict[str, str]:
-    """Return a dict from the name of each existing file to the digest of its content."""
+    """Return a digest of the content of each file that exists, by name."""
     texts = {name: Path(name).read_bytes() for name in files if name is not None and Path(name).is_file()}
     return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}
 
@@ -116,16 +116,16 @@ def file_digests(files: Iterable[str | None]) -> dict[str, str]:
 
 
 def is_gym(name: str) -> bool:
-    """Return whether the name of an environment means a Gymnasium world (gym:ID)."""
+    """Return whether an environment's name is that of a Gymnasium world (gym:ID)."""
     return name.startswith("gym:")
 
 
 def user_world(
     name: str, goals: Goals | None, limit_s: float | None = None, tools: Collection[str] = (), world: Any = None
 ) -> UserWorld:
-    """Return the world of a Python file with a single world class, or the Gymnasium world `world` (None: a new one).
+    """Create the world of a Python file that has one world class, or wrap a Gymnasium world (None: a new world).
 
-    `tools` are the names of the agent's tools. If the world cannot be used, it is closed again. Raises UserError.
+    `tools`: names of the agent's tools. Raises UserError if the world cannot be used, after closing it.
     """
     if is_gym(name):
         from rtcontrol.envs.gym import GymWorld
@@ -148,7 +148,7 @@ def user_world(
 
 
 def _world_class(name: str) -> type[Any]:
-    """Return the only world class of a file, where base classes of world classes do not count. Raises UserError."""
+    """Return the world class of a file. Raises UserError unless there is exactly one, apart from base classes."""
     module = load_module(name, "--env")
     local = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
     worlds = [c for c in local if all(callable(getattr(c, method, None)) for method in WORLD)]
@@ -162,14 +162,14 @@ def _world_class(name: str) -> type[Any]:
 
 
 def defines_agent(module: ModuleType) -> bool:
-    """Return whether a module defines an agent, which means that it has an `agent`, tools or an expert."""
+    """Return whether a module has an `agent`, tools or an expert."""
     parts = vars(module)
     return bool({"agent", "tools", "expert"} & set(parts)) or any(isinstance(value, Tool) for value in parts.values())
 
 
 def user_tools(name: str) -> Tools:
-    """Return the tools of a Python file: those of its `agent`, its list `tools`, or its decorated functions and models.
-    A pydantic model that is a field of another model is not a tool. Raises UserError if there are no tools."""
+    """Return the tools of a Python file: those of `agent`, the list `tools`, or decorated functions and pydantic
+    models. A model that is a field of another model is not a tool. Raises UserError if there are no tools."""
     module = load_module(name, "FILE")
     if isinstance(agent := vars(module).get("agent"), Agent):
         return agent.tools
@@ -189,18 +189,18 @@ def user_tools(name: str) -> Tools:
 
 
 def _defining_module(value: Any) -> str:
-    """Return the name of the module that defines a value, which differs from the file's for imported values."""
+    """Return the name of the module that defines a value. The value may be imported from there."""
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
 
 
 def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
-    """Return an agent with these tools, without a default model. `observation_text` makes its observation texts."""
+    """Return an agent with these tools, without a default model. Its `observe` is `observation_text`."""
     return Agent(name, "Tools without a model.", tools, observation_text, instruction, fallback, "", HISTORY)
 
 
 def observation_text(data: Mapping[str, Any]) -> str:
-    """Return an observation as text, `key value` by `key value`: `x 0.25 on true at 1 2`. Arrays are left out, and NaN
-    is written as none."""
+    """Return an observation as text with all keys and values, such as `x 0.25 on true at 1 2`. Skip arrays. Write NaN
+    as none."""
     return " ".join(f"{key} {_value_text(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
 
 
@@ -217,22 +217,22 @@ def _value_text(value: Any) -> str:
 
 
 def notices(agent: Agent, sample: Observation | None) -> list[str]:
-    """Return notices for the user before a run: the agent's, and the arrays that the text for the model lacks."""
+    """Return notices for the user before a run: the agent's, and one about arrays, which the model cannot read."""
     if sample is None or agent.observe is not observation_text:
         return [*agent.notices]
     arrays = [str(key) for key, value in sample.data.items() if isinstance(value, np.ndarray)]
     if not arrays:
         return [*agent.notices]
-    rest = "" if agent.observe(sample.data) else " Nothing is left for the model to read."
-    left_out = f"Arrays are left out of the text for the model: {', '.join(arrays)}.{rest}"
-    return [*agent.notices, f"{left_out} Write the agent's observe(data) to include them."]
+    rest = "" if agent.observe(sample.data) else " The text is empty without them."
+    problem = f"The observation text for the model does not have these arrays: {', '.join(arrays)}.{rest}"
+    return [*agent.notices, f"{problem} Write the agent's observe(data) to include them."]
 
 
 def user_agent(name: str, base: Agent | None = None) -> Agent:
     """Return the agent that a Python file defines, with its `goals` and `expert`. Raises UserError.
 
-    A file without `agent` may define `tools`, `observe`, `fallback`, `instruction`, `history` and `model`. Those that
-    the file leaves out are taken from the agent `base`.
+    A file without `agent` may define `tools`, `observe`, `fallback`, `instruction`, `history` and `model`. The agent
+    `base` supplies those that the file does not define.
     """
     module = load_module(name, "--agent")
     agent = vars(module).get("agent")
@@ -279,7 +279,7 @@ def user_goals(file: Path, where: str) -> Goals:
     The table `goals` maps a canonical sentence to other sentences with the same meaning. The tables `placeholders` and
     `words` list the values of the slots {...} in these sentences.
     """
-    hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md; put sentences in quotes."
+    hint = f"Write the tables {', '.join(GOALS)}, as in docs/your-own-game.md; put sentences in quotes."
     try:
         tables = yaml.safe_load(read_text(file))  # also reads JSON
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -298,9 +298,9 @@ class ExpertError(Exception):
 
 @dataclass(frozen=True)
 class UserExpert:
-    """Answers decision requests by the expert of an agent.
+    """A decider that calls the expert of an agent, a function from observation and goal to a call.
 
-    If the expert returns a list of calls, the result is a plan with a call every `step_ns` nanoseconds. Raises
+    If the expert returns a list of calls, the decision is a plan with a call every `step_ns` nanoseconds. Raises
     UserError if the instruction names no goal, and ExpertError if the expert fails or returns no legal call.
     """
 
@@ -322,7 +322,7 @@ class UserExpert:
         return calls[0] if calls else None
 
     def calls(self, data: Mapping[str, Any], goal: Goal) -> tuple[Call, ...]:
-        """Return the expert's calls for this step and later steps; an empty tuple if the expert returned None."""
+        """Return the expert's calls for this step and later steps, or an empty tuple if the expert returned None."""
         function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
         try:
             value = function(data, goal)
@@ -354,10 +354,10 @@ def check_expert(agent: Agent, sample: Observation, instruction: str) -> None:
 
 
 def check_fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], sample: Observation | None) -> None:
-    """Check that an environment can execute an agent's tools, and that the agent can read its observations.
+    """Check that an environment can execute an agent's tools, and that the agent can read the observation `sample`.
 
-    Raises UserError if a tool has no function that executes it, if the function does not accept the tool's parameters,
-    or if the agent cannot read the observation `sample`.
+    Raises UserError if it cannot, for example if no function executes a tool, or if the function does not accept the
+    tool's parameters. `bindings`: the environment's functions by tool name.
     """
     for tool in agent.tools:
         where = f"Agent {agent.name}, tool {tool.name}, environment {env}"
@@ -365,7 +365,7 @@ def check_fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]]
         if executor is not None:
             _check_function(where, executor, tool.schema.parameters)
         elif tool.has_no_function or _has_empty_body(tool.function):
-            lacks = "tool has no function" if tool.has_no_function else "tool's own function does nothing"
+            lacks = "tool has no function" if tool.has_no_function else "tool's function does nothing"
             problem = f"{where}: the environment has no binding of this name, and the {lacks}."
             has = ", ".join(bindings) or "none"
             raise UserError(problem, f"Existing bindings: {has}. Rename the tool, bind it, or write its function.")
@@ -385,7 +385,7 @@ def _check_function(where: str, executor: Callable[..., Any], parameters: Any) -
             signature.bind(**dict.fromkeys(names))
         except TypeError as error:
             problem = f"{where}: the environment's function does not accept ({', '.join(names)}): {error}."
-            hint = "Give tool and binding the same parameters; optional parameters need defaults in both."
+            hint = "Use the same parameters in tool and binding; optional parameters need defaults in both."
             raise UserError(problem, hint) from None
 
 

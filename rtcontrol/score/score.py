@@ -16,7 +16,7 @@ from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import write_output
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import adapted, gate_of, metadata_of, model_for, rate_mismatch, training_notice
+from rtcontrol.run.model_compatibility import adapt, gate_of, metadata_of, model_for, rate_mismatch, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted_policy
 from rtcontrol.telemetry.run_folder import describe_machine
@@ -279,7 +279,7 @@ class Scoring:
     """Checks the settings of a score, then plays its episodes by `run`. Raises UserError for invalid settings."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
-        if settings.env in assembly.JOINED:
+        if settings.env in assembly.OTHER_ENVIRONMENTS:
             raise UserError(f"{settings.env} has no goals to score.", "Score a bundled world, or a .py file.")
         self.skill = skill_of(settings.env, settings.agent or None)
         if isinstance(self.skill, UserSkill):
@@ -321,7 +321,7 @@ class Scoring:
         settings = self.settings
         policies: dict[str, BatchPolicy] = {name: scripted_policy(self.skill, name) for name in SCRIPTED}
         for model, gate in zip(settings.models, settings.gates, strict=True):
-            agent = adapted(self.agent, model)
+            agent = adapt(self.agent, model)
             config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
             policies[model] = ModelPolicy(agent, assembly.decider_source(config, agent, model), settings.hz, gate)
         cells = plan_cells(settings, self._goal_rows, self.lines)

@@ -24,7 +24,7 @@ from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
-from rtcontrol.run.model_compatibility import adapted, hysteresis_for, model_for, trained_on, training_notice, with_gate
+from rtcontrol.run.model_compatibility import adapt, hysteresis_for, model_for, trained_on, training_notice, with_gate
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import as_wire_error, busy_error
@@ -157,7 +157,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
     the tools' schemas. Raises WireError with the invalid field, the rule and a hint."""
     agent, agent_name = _agent_of_hello(hello, options)
     model = _model_of_hello(hello, options, agent, agent_name)
-    agent = replace(adapted(agent, model), model=model, observe=_observe_text_first(agent.observe))
+    agent = replace(adapt(agent, model), model=model, observe=_observe_text_first(agent.observe))
     warnings = list(agent.tools.warnings())
     config = with_gate(_run_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:

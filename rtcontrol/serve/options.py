@@ -42,9 +42,9 @@ class ServeOptions(ServeGroup):
             return self
         from rtcontrol.models.schema.random_call import check_random
         from rtcontrol.run.model_compatibility import model_for
-        from rtcontrol.run.toolsets import tools_from
+        from rtcontrol.run.toolsets import load_tools
 
-        tools = tools_from(self.tools, skip_unsupported=self.skip_unsupported)
+        tools = load_tools(self.tools, skip_unsupported=self.skip_unsupported)
         if model_for(tools.schemas, self.model) == "random":
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))

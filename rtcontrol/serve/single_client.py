@@ -78,7 +78,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
             say(f"waiting for a client on {router.endpoints[0]}")
         while not ending.called():
             if partner is not None:
-                partner.check()
+                partner.raise_failure()
             with suppress(Empty):
                 thread = arrived.get(timeout=0.1)
                 try:

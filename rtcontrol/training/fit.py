@@ -34,7 +34,7 @@ from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.models.train.scratch import WORD, RowVocabulary, count_words, learner_from_base, new_learner
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
-from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.toolsets import load_tools
 from rtcontrol.run.user_files import file_digests, is_gym
 from rtcontrol.telemetry import progress as displays
 from rtcontrol.training import examples, fit_run
@@ -151,7 +151,7 @@ def fit(
         if env is not None:
             data = _world_data(env, agent, hz, seed, folder, stack)
         else:
-            known = None if tools is None else examples.tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
+            known = None if tools is None else examples.tools_of(load_tools(str(tools)) if _is_path(tools) else tools)
             by_function = partial(_function_data, teacher, situations)
             data = by_function(known, goal, seed) if teacher and known else _row_data(rows, known, goal)
             check_folder(folder)

@@ -109,7 +109,7 @@ def test_failing_picture_is_reported_once() -> None:
         assert (file is not None and file.startswith(b"\x89PNG")) == result
         pictures.newest(loop)
         env.close()
-    assert lines == ["The page shows no pictures: picture() failed (SystemExit: no display)."]
+    assert lines == ["The page shows no pictures, because picture() failed (SystemExit: no display)."]
 
 
 def test_text_has_no_nan_and_names_arrays() -> None:
@@ -119,9 +119,9 @@ def test_text_has_no_nan_and_names_arrays() -> None:
         "a", Tools([{"name": "go", "parameters": {"type": "object", "properties": {}}}]), "go", Fallback(None)
     )
     (left_out,) = notices(agent, Observation(0, 0, 0, data))
-    assert left_out.startswith("Arrays are left out of the text for the model: joints. Write ")
+    assert left_out.startswith("The observation text for the model does not have these arrays: joints. Write ")
     (empty,) = notices(agent, Observation(0, 0, 0, {"joints": np.zeros(3)}))
-    assert "Nothing is left for the model to read." in empty
+    assert "The text is empty without them." in empty
     assert notices(agent, Observation(0, 0, 0, {"ahead": 1.0})) == notices(agent, None) == []
 
 

@@ -96,8 +96,8 @@ def test_unknown_world_error_names_the_known_worlds(capsys: pytest.CaptureFixtur
     assert call("run", "--env", "mars") == 2
     said = capsys.readouterr().err
     assert "Traceback" not in said
-    for name in ("lander", *assembly.JOINED):
-        assert name in listed and name in said.partition("Known ones:")[2]
+    for name in ("lander", *assembly.OTHER_ENVIRONMENTS):
+        assert name in listed and name in said.partition("Known environments:")[2]
     assert call("run", "--env", "mars", "--debug") == 2
     assert "Traceback" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ import pytest
 from commands import call, refused, report_in
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.toolsets import load_tools
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.run.yard import world_file
@@ -228,15 +228,15 @@ def file(tmp_path: Path) -> Path:
 def test_skipped_tools_are_reported_and_others_used(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("tools", "check", str(file), "--set", "host.skip_unsupported=true") == 0
     told = capsys.readouterr()
-    assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
+    assert [line.split("skipped a tool: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
     assert "lift" in told.out
     with pytest.raises(UserError, match="host.skip_unsupported"):
-        tools_from(str(file))
-    assert [tool.name for tool in tools_from(str(file), skip_unsupported=True)] == ["lift"]
+        load_tools(str(file))
+    assert [tool.name for tool in load_tools(str(file), skip_unsupported=True)] == ["lift"]
     assert len(capsys.readouterr().err.splitlines()) == len(BAD)
 
 
 def test_tools_file_may_have_one_tool_per_line(tmp_path: Path) -> None:
     file = tmp_path / "tools.jsonl"
     file.write_text("".join(json.dumps(tool) + "\n" for tool in (GO, {**GO, "name": "back"})))
-    assert [tool.name for tool in tools_from(str(file))] == ["drive", "back"]
+    assert [tool.name for tool in load_tools(str(file))] == ["drive", "back"]

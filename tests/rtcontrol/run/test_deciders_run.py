@@ -14,7 +14,7 @@ from commands import EXPERT, call, refused, report_in, spawn, wait_for_ticks
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import adapted
+from rtcontrol.run.model_compatibility import adapt
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
@@ -152,10 +152,10 @@ def test_run_uses_the_gate_of_its_checkpoint(driver: Path, capsys: pytest.Captur
 
 def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:
     learnt, agent = TrainingMetadata.load(driver), assembly.load_agent("driver")
-    assert learnt is not None and not adapted(agent, str(driver)).allow_null
+    assert learnt is not None and not adapt(agent, str(driver)).allow_null
     replace(learnt, allow_null=True).write(driver)
-    asked = adapted(agent, str(driver))
+    asked = adapt(agent, str(driver))
     assert asked.allow_null and asked.null_is_doubt
-    assert not adapted(assembly.load_agent("lander"), str(driver)).allow_null  # null has no meaning for other tools
-    own = adapted(replace(agent, allow_null=True), str(driver))
+    assert not adapt(assembly.load_agent("lander"), str(driver)).allow_null  # null has no meaning for other tools
+    own = adapt(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt

@@ -14,7 +14,7 @@ import pytest
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import toolsets
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.toolsets import load_tools
 from rtcontrol.run.user_files import user_goals
 from rtcontrol.settings import read_settings_file
 
@@ -28,7 +28,7 @@ TOOL: dict[str, Any] = {
 }
 READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "run.toml": (lambda path: read_settings_file(path, RunOptions, "run"), '[loop]\nenv = "lander"\nhz = 16\n'),
-    "tools.json": (lambda path: tools_from(str(path)).openai(), json.dumps([TOOL], ensure_ascii=False, indent=1)),
+    "tools.json": (lambda path: load_tools(str(path)).openai(), json.dumps([TOOL], ensure_ascii=False, indent=1)),
     "goals.yaml": (lambda path: user_goals(path, "goals").phrasings, "goals:\n  fahr zur Tür:\n    - zur Tür\n"),
 }
 
@@ -91,10 +91,10 @@ def serving(folder: Path, page: str) -> str:
 def test_endless_or_too_large_tool_list_is_refused(
     size: int, cursor: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolsets, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(toolsets, "MAX_BYTES", 10_000)
     page = f"def page(n): return {{'tools': [{{**{LISTED}, 'description': 'x' * {size}}}], 'nextCursor': {cursor}}}"
     with pytest.raises(UserError, match=says):
-        tools_from(serving(tmp_path, page))
+        load_tools(serving(tmp_path, page))
 
 
 # Of libraries in PHP, which write an empty object as [], and of careless ones.
@@ -113,15 +113,15 @@ def test_invalid_tool_of_an_mcp_server_is_left_out_by_name(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = serving(tmp_path, f"def page(n): return {{'tools': [{LISTED}, {bad}]}}")
-    assert [tool.name for tool in tools_from(place, skip_unsupported=True)] == ["t1"]
+    assert [tool.name for tool in load_tools(place, skip_unsupported=True)] == ["t1"]
     assert "left out: " in capsys.readouterr().err
     with pytest.raises(UserError, match=r"host.skip_unsupported=true|Two tools have the name|alternatives"):
-        tools_from(place)
+        load_tools(place)
 
 
 def test_fields_that_are_not_needed_refuse_no_mcp_tool(tmp_path: Path) -> None:
     odd = f"{{**{LISTED}, 'annotations': [], '_meta': [], 'outputSchema': {{'properties': []}}}}"
-    assert [tool.name for tool in tools_from(serving(tmp_path, f"def page(n): return {{'tools': [{odd}]}}"))] == ["t1"]
+    assert [tool.name for tool in load_tools(serving(tmp_path, f"def page(n): return {{'tools': [{odd}]}}"))] == ["t1"]
 
 
 def test_mcp_server_gets_no_secrets_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +129,5 @@ def test_mcp_server_gets_no_secrets_from_environment(tmp_path: Path, monkeypatch
     monkeypatch.setenv("RTCONTROL_TOKEN", "a-secret")
     names = tmp_path / "names.json"
     page = f"json.dump(sorted(os.environ), open({str(names)!r}, 'w'))\ndef page(n): return {{'tools': [{LISTED}]}}"
-    assert [tool.name for tool in tools_from(serving(tmp_path, page))] == ["t1"]
+    assert [tool.name for tool in load_tools(serving(tmp_path, page))] == ["t1"]
     assert not {"OPENAI_API_KEY", "RTCONTROL_TOKEN"} & set(json.loads(names.read_text()))

@@ -119,7 +119,7 @@ def test_path_named_in_record_is_not_opened(
         if watching and (read or event in ("socket.connect", "subprocess.Popen")):
             opened.append(event)
 
-    path = strange(recorded, tmp_path / "theirs.mcap", model=own, agent=own, env=own, tools_from=own)
+    path = strange(recorded, tmp_path / "theirs.mcap", model=own, agent=own, env=own, load_tools=own)
     sys.addaudithook(watch)
     try:
         said = refused(capsys, "replay", str(path))
