@@ -129,7 +129,7 @@ class Viewer:
 
 class WorldPictures:
     """The pictures that a Gymnasium world, or the world of a Python file, draws of itself by `picture()`. They use at
-    most a twentieth of the time of the world's thread. After an error, no more pictures are drawn."""
+    most a twentieth of the time of the world's thread. After an error, there are no more pictures."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._over, self._slow = say, False, False

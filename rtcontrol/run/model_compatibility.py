@@ -123,7 +123,7 @@ def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
     if model in SCRIPTED or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if is_chat_model(model):
-        return f"{Path(model).name} is a chat model, which was not trained on these tools (docs/engines.md)."
+        return f"{Path(model).name} is a chat model, not trained on these tools (docs/engines.md)."
     if (metadata := metadata_of(model)) is not None and metadata.any_tools:
         return f"The model {Path(model).name} accepts any tools, and was not trained on these."
     return f"It is not known whether the model {Path(model).name} was trained on these tools."

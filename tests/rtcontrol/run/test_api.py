@@ -70,7 +70,7 @@ def test_chat_model_takes_any_tools_with_a_notice(tmp_path: Path) -> None:
         (lambda: rtcontrol.load("lander", device="xyz"), "cpu, cuda"),
         (lambda: rtcontrol.load("lander", threads=0), "1 or more"),
         (lambda: rtcontrol.load("base").session(), "Give session(tools)"),
-        (lambda: rtcontrol.load("lander").session(min_confidence=7.0), "0 (no gate) to 1"),
+        (lambda: rtcontrol.load("lander").session(min_confidence=7.0), "from 0 (no minimum) to 1"),
         (lambda: rtcontrol.load("lander").session(min_confidence={"mian": 0.5}), "arg1, arg2, function, main, side"),
         (lambda: rtcontrol.load("lander").session(safe_call=rtcontrol.Call("hover")), "unknown tool 'hover'"),
         (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=0), "above 0"),

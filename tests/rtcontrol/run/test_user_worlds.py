@@ -41,7 +41,7 @@ def test_user_expert_runs_and_replays_its_record(tmp_path: Path, capsys: pytest.
     assert [e["success"] for e in made["outcome"]["episodes"]] == [True, True]
     assert made["host"] == "inprocess"
     again = ("replay", str(tmp_path / "out"), "--set", f"replay.agent={agent}", "--model", "expert")
-    assert "the agent's file with `goals` and `expert`: --agent FILE.py" in refused(capsys, *again[:2], *again[4:6])
+    assert "an agent's file with `goals` and `expert`: --agent FILE.py" in refused(capsys, *again[:2], *again[4:6])
     assert call(*again, "--json", str(tmp_path / "r.json")) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
@@ -186,7 +186,7 @@ def test_file_is_imported_by_its_own_name(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy/__init__.py").write_text("raise SystemExit\n")
     assert load_module(str(tmp_path / "lone_yard.py"), "--env").__name__ == "lone_yard"
-    warning = "lone_yard.py imports the installed module {0}, not {0}{1} in its folder. To use that, rename it.\n"
+    warning = "lone_yard.py imports the installed module {0}, not {0}{1} in its folder. To import {0}{1}, rename it.\n"
     hidden = (warning.format(*name) for name in (("numpy", "/"), ("zmq", ".py")))
     assert capsys.readouterr().err == "".join(hidden)
     (tmp_path / "other").mkdir()
