@@ -15,6 +15,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic_core import PydanticSerializationError
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.decode.probe import probe_hints
 from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, FreeDomain
@@ -342,8 +343,9 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def hints(self) -> dict[str, list[str]]:
-        """Return the sentences of `hints_of` for each tool, by the tool's name."""
-        return {schema.name: hints_of(schema) for schema in self.schemas}
+        """Return the sentences of `hints_of` and `probe_hints` for each tool, by the tool's name."""
+        rare = probe_hints(self.schemas)
+        return {schema.name: [*hints_of(schema), *rare[schema.name]] for schema in self.schemas}
 
     def warnings(self) -> list[str]:
         """Return the sentences of `hints` as one list; each starts with the tool's name."""

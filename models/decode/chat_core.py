@@ -20,6 +20,7 @@ from rtcontrol.models.decode.core import DecisionSteps, Drafts
 from rtcontrol.models.decode.draft_tree import FreeHead, GuessSources
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.plan import TrieNode
+from rtcontrol.models.decode.probe import check_probes
 from rtcontrol.models.decode.protocol import Budget, DecodeError, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import best_of
 
@@ -157,6 +158,7 @@ class ChatCore:
         for free in plan.free:
             assert grammars is not None
             grammars.check(free.grammar, limit, plan.where(free))
+        check_probes(plan.tools)
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Choose by the cost of a pass how many nodes it evaluates ahead. Return this choice for the report."""

@@ -21,6 +21,7 @@ from rtcontrol.models.decode.draft_tree import Best, ChoicePoint, FreeHead, Gues
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
+from rtcontrol.models.decode.probe import check_probes
 from rtcontrol.models.decode.protocol import Budget, DecodeError, NotFinite, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError, quoted_name
@@ -111,6 +112,7 @@ class DecoderCore:
                 present = self.free_head(k, tool, False, nullable=False)
                 if not present.chain and not present.done:
                     self.present_firsts[k, start[1], False] = present.stops[0]
+        check_probes(plan.tools)
 
     def set_budget(self, budget: Budget) -> None:
         """Set how many nodes a pass may have."""

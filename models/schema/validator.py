@@ -72,7 +72,7 @@ class Validator:
 def check_patterns(schema: Any, where: str) -> None:
     """Raise UserError if a pattern of a schema, at any depth, is not supported."""
     keywords = set[str]()
-    for part in _parts(schema):
+    for part in all_parts(schema):
         keywords |= part.keys()
         for key in ("pattern", "patternProperties"):
             sources = part.get(key, ())
@@ -88,16 +88,16 @@ def check_patterns(schema: Any, where: str) -> None:
         raise UserError(problem, "Use `additionalProperties`, or name the properties.")
 
 
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+def all_parts(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Yield a schema and its subschemas, at all depths."""
     if isinstance(schema, list | tuple):
         for part in schema:
-            yield from _parts(part)
+            yield from all_parts(part)
     elif isinstance(schema, Mapping):
         yield schema
         for key, value in schema.items():
             if key not in DATA_KEYWORDS:
-                yield from _parts([*value.values()] if key in SCHEMA_MAPS and isinstance(value, Mapping) else value)
+                yield from all_parts([*value.values()] if key in SCHEMA_MAPS and isinstance(value, Mapping) else value)
 
 
 class _EnumValues(list[Any]):
@@ -144,6 +144,11 @@ class _TooManySteps(Exception):
 
 
 _counter = threading.local()  # `_counter.steps` counts the steps of this thread's current validation
+
+
+def steps_taken() -> int:
+    """Return the number of steps of this thread's last validation."""
+    return int(getattr(_counter, "steps", 0))
 
 
 def _count_steps(keyword: Callable[..., Errors | None]) -> Callable[..., Errors | None]:

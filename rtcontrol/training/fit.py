@@ -26,6 +26,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.data.row import Row, raw_lines
+from rtcontrol.models.decode.probe import check_probes, probe_hints
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import folder_lock
 from rtcontrol.models.numbers import known_numbers
@@ -257,6 +258,9 @@ def _split_data(
 
 def _train_and_export(data: FitData, folder: Path, tell: Progress, say: Callable[[str], object]) -> Fitted:
     """Train on a single CPU thread, write the checkpoint, and return the result. Raises UserError."""
+    check_probes(data.tools.schemas)
+    rare = probe_hints(data.tools.schemas)
+    data = replace(data, notes=(*data.notes, *(f"Tool {name}, {text}" for name in rare for text in rare[name])))
     for note in data.notes:
         say(note)
     threads_before = torch.get_num_threads()
