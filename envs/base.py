@@ -69,10 +69,10 @@ class Simulation(Protocol):
 
 
 class Barrier(Protocol):
-    """A switch that can block all calls. `shut` is the reason while calls are blocked, such as an operator's pause, and
-    None while calls may be executed."""
+    """A switch that can block all calls. `block_reason`: why no call may be executed now, such as an operator's pause, or
+    None if calls may be executed."""
 
-    shut: str | None
+    block_reason: str | None
 
 
 class Environment(Protocol):

@@ -143,7 +143,7 @@ class PacedEnvironment:
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
-        if barrier is not None and barrier.shut is not None:
+        if barrier is not None and barrier.block_reason is not None:
             return "refused"
         self.not_after_ns = not_after_ns
         run_to_completion(self._simulation.bindings[call.name], **call.arguments)

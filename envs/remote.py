@@ -197,7 +197,7 @@ class RemoteEnvironment:
         """Return "acted" if the call may be executed now, else the reason; `emit` sends the call to the client."""
         if epoch not in (None, self.epoch):
             return "epoch_over"
-        if barrier is not None and barrier.shut is not None:
+        if barrier is not None and barrier.block_reason is not None:
             return "refused"
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 

@@ -63,7 +63,7 @@ class Command:
 
     `fresh` is the emission (message to the environment) to send if the call acted, `void` the emission if the call's
     epoch was over. `requested_ns` is when the decision was requested. `demand` counts the demands for safe calls before
-    this command. `shut` is the reason why the call may not act any more, or None; it is never reset to None."""
+    this command. `block_reason` is the reason why the call may not act any more, or None; it is never reset to None."""
 
     tick: int
     call: Call
@@ -73,7 +73,7 @@ class Command:
     void: Emission | None = None
     requested_ns: int = 0
     demand: int = 0
-    shut: str | None = None
+    block_reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Completion:
 
     tick: int
     effect: Effect | Literal["failed"]
-    began_ns: int
+    started_ns: int
     ended_ns: int
     current: bool
     error: BaseException | None = None

@@ -215,7 +215,7 @@ def main() -> None:
         elif text := _shortage(error):
             status = _print_error(text, 2)
         else:
-            text = f"Internal error: {errors.text(error)} ({errors.where(error)}). Run again with --debug."
+            text = f"Internal error: {errors.message(error)} ({errors.location(error)}). Run again with --debug."
             status = _print_error(text, 1)
     sys.exit(status)
 

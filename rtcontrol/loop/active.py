@@ -1,5 +1,4 @@
-"""The active instruction, the fallback policy after a miss, and the builder of decision requests. No thread or
-clock."""
+"""The active instruction, the fallback policy after a miss, and builders of emissions and decision requests."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """The fallback policy: decide after a miss whether the active call is held, or the safe calls must act.
+    """The policy that decides after a miss whether the active call continues (is held), or the safe calls must act.
 
-    With `on_miss="hold"`, the active call may be held for at most `hold_ns` after it was renewed. At `expires_ns`
-    (None: no call is held) the safe calls are demanded, even between two ticks. After that, the policy demands safe
-    calls again only if a fresh call acted or a new epoch started. All times are nanoseconds of `ReleaseGrid.world_ns`.
+    With `on_miss="hold"`, the active call continues for at most `hold_ns` after the last decision in time. Then, at
+    `expires_ns` (None: no call is held), the policy demands the safe calls, even between two ticks. It demands them
+    again only after a fresh call acted or a new epoch started. All times are nanoseconds of `ReleaseGrid.world_ns`.
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
@@ -40,41 +39,42 @@ class FallbackPolicy:
         self.suspended = False  # True while an operator has paused or stopped the run
 
     def renew(self, now_ns: int) -> None:
-        """Restart the hold limit of the active call, because a decision in time confirmed or replaced this call."""
+        """Restart the hold limit, because a decision in time confirmed the active call."""
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
-        """Record that a fresh call was executed. It replaces the safe calls, if they were active."""
+        """Record that a fresh call was executed, which replaces active safe calls."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
     epoch = fresh_call  # a new epoch resets the active call and the hold limit in the same way
 
     def suspend(self, now_ns: int, lasting: bool) -> None:
-        """Record that the safe calls were demanded by an operator's pause or stop. Older calls must not be held.
-        `lasting`: the run is still paused or stopped."""
+        """Record that an operator's pause or stop demanded the safe calls. The active call must not be held. `lasting`:
+        the run is still paused or stopped."""
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Measure:
-        """Record a miss, and return the measure to take."""
+        """Record a miss, and return the measure for it."""
         if self.suspended:
-            return self._take_over()  # returns "none" unless a new epoch has started
+            return self._demand_once()  # returns "none" unless a new epoch has started
         if self._on_miss == "stop":
             return "stop"
-        return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
+        return self.unsure(now_ns) if self._on_miss == "hold" else self._demand_once()
 
     def unsure(self, now_ns: int) -> Measure:
-        """Return the measure if the confidence gate withholds a call: hold the active call without a new hold limit."""
+        """Record that a gate withheld a call, and return the measure for it. This does not restart the hold limit."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
-        return self._take_over()
+        return self._demand_once()
 
     def expire(self, now_ns: int) -> Measure:
         """Return "safe" if the hold limit of the active call has passed, else "none"."""
-        return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
+        return self._demand_once() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
-    def _take_over(self) -> Measure:
+    def _demand_once(self) -> Measure:
+        """Return "safe" to demand the safe calls, or "none" if they were already demanded."""
         self.expires_ns = None
         if self.safe:
             return "none"
@@ -82,9 +82,8 @@ class FallbackPolicy:
         return "safe"
 
 
-class FallbackState:
-    """The fallback policy, and a builder of emissions for an environment that `emits`. `last`: the last emitted
-    tick."""
+class EmissionBuilder:
+    """A builder of emissions (the results of ticks, for an environment that `emits`). `last`: the last emitted tick."""
 
     def __init__(self, policy: FallbackPolicy, emits: bool, safe_calls: tuple[Call, ...]) -> None:
         self.policy = policy
@@ -102,7 +101,7 @@ class FallbackState:
         error: str | None = None,
         more: bool = False,
     ) -> Emission | None:
-        """Return the emission of a tick, or None if the environment takes none. `more`: another may follow."""
+        """Return the emission of a tick, or None if the environment takes none. `more`: the tick may have another."""
         self.last = tick
         if not self.emits:
             return None
@@ -127,16 +126,17 @@ class FallbackState:
         )
 
     def safe_emission(self, tick: Tick | None = None) -> Emission | None:
-        """Return the emission of a safe call between two ticks. Its number is that of the last emitted tick, else of
-        `tick`."""
+        """Return the emission of the safe calls between two ticks, with the number of the last emitted tick. If nothing
+        was emitted yet, use the number of `tick`."""
         last = self.last or tick
         return None if last is None else self.emission(last, "safe")
 
 
 class Instructions:
-    """The active instruction `now`, the last accepted one `proven`, and the queue `waiting` of new instructions.
-    `refusal`: the last instruction and the reason, if it was refused. If the agent has `goals` (a GoalTools), a new
-    instruction whose decisions are too unsure to act is refused, and the previous instruction becomes active again."""
+    """The active instruction `now`, the last accepted instruction `proven`, and `waiting`, a queue of new instructions.
+
+    A new instruction that the decider cannot use is refused; then `proven` becomes active again, and `refusal` has the
+    refused text and the reason. `goals`: the agent's goals (a GoalTools), which show whether a text names a goal."""
 
     def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: Any = None) -> None:
         self.now = self.proven = first
@@ -147,18 +147,18 @@ class Instructions:
         self._out, self._ledger = out, ledger
 
     def start(self, text: str) -> None:
-        """Set the instruction of the first release."""
+        """Set the first instruction of the run."""
         self.now = self.proven = text
 
-    def change(self, now_ns: int) -> None:
+    def activate_next(self, now_ns: int) -> None:
         """Activate the next waiting instruction."""
         self.refusal, self._unsure = None, 0
         self._activate_instruction(self.waiting.popleft(), now_ns)
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
 
-    def judge(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
-        """Accept a new instruction after its first decision, or refuse it if the decider cannot use it (for example an
-        instruction that is too long) or does not understand it. `unsure`: the decision is not confident enough."""
+    def evaluate(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
+        """Accept or refuse a new instruction, by the decision for it. Refuse an instruction that the decider cannot use
+        (for example because it is too long) or does not understand. `unsure`: the decision has low confidence."""
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
@@ -172,15 +172,15 @@ class Instructions:
             self.proven = self.now
 
     def _may_be_misunderstood(self, decision: Decision | None) -> bool:
-        """Return whether an unsure decision may be due to the instruction: it has words that are unknown to the model,
-        or names none of the agent's goals."""
+        """Return whether low confidence may be due to the instruction, which has words that the model does not know, or
+        names none of the agent's goals."""
         if decision is not None and decision.unknown:
             return True
         return self.goals is not None and self.goals.recognise(self.now) is None
 
     def _count_doubt(self, unknown: Sequence[str], now_ns: int) -> None:
-        """Count a failed or withheld decision under the new instruction, and refuse the instruction after TRIALS
-        decisions, or at once if it has `unknown` words (words that are not in the model's training data)."""
+        """Count a failed or withheld decision under the new instruction. Refuse the instruction after TRIALS of them,
+        or at once if the instruction has `unknown` words (words that are not in the model's training data)."""
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
             reason = f" ({unknown_words_text(unknown)})" if unknown else ""
@@ -197,7 +197,7 @@ class Instructions:
         self._out.append(LoopReport("refused", refused, error))
 
     def _activate_instruction(self, text: str, now_ns: int, **more: str) -> None:
-        """Make an instruction the active one, pass it to the environment, and record it with the fields `more`."""
+        """Make an instruction active, pass it to the environment, and record it with the fields `more`."""
         self.now = text
         self._out.append(Instruct(text))
         self._ledger.write({"instruction": text, "t_s": self._ledger.t_s(now_ns), **more})
@@ -209,17 +209,18 @@ def echo(text: str) -> str:
 
 
 def unknown_words_text(unknown: Sequence[str]) -> str:
-    """Return a text for the user that lists words and numbers which are not in the model's training data."""
+    """Return a text for the user that lists words and numbers that are not in the model's training data."""
     named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
     more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
     return f"the model does not know {named}{more}"
 
 
-class Requests:
-    """A builder of decision requests. `history`: the texts of the last calls that acted; they come from the environment
-    if it acknowledges calls, else from the loop. `policy`: the fallback policy if hysteresis is enabled, else None.
-    Hysteresis uses the last call that acted, unless the epoch or instruction changed, the safe calls acted, or the
-    client reported that it did not execute the call."""
+class RequestBuilder:
+    """A builder of decision requests. `history`: the texts of the last calls that acted, as acknowledged by the
+    environment, or else as recorded by the loop. `policy`: the fallback policy if hysteresis is enabled, else None.
+
+    Hysteresis uses the last call that acted, unless the epoch or instruction has changed, the safe calls have acted, or
+    the client reported that it did not execute the call."""
 
     def __init__(self, instructions: Instructions, history: int, policy: FallbackPolicy | None) -> None:
         self.instructions = instructions
@@ -229,23 +230,23 @@ class Requests:
         self._call: tuple[int, tuple[int, str], Call] | None = None  # (tick, (epoch, instruction), last acting call)
 
     def acknowledge(self, calls: Sequence[Call]) -> None:
-        """Append calls to the history that the environment newly reported as executed."""
+        """Append to the history calls that the environment reported as executed."""
         self._acknowledges = True
         self.history.extend([call.text() for call in calls])
 
     def record_acted(self, tick: Tick, call: Call, text: str) -> None:
-        """Record that a call of the tick acted, for the history and hysteresis."""
+        """Record that a call of the tick acted, for the history and for hysteresis."""
         if not self._acknowledges:
             self.history.append(text)
         self._call = tick.k, (tick.epoch, tick.request.instruction), call
 
     def check_acknowledgements(self, acks: Iterable[Acknowledgement]) -> None:
-        """Forget the last call if an acknowledgement says that the client did not execute it."""
+        """Do not use the last call for hysteresis if an acknowledgement reports that the client did not execute it."""
         for ack in acks:
             if self._call is not None and self._call[0] == ack.tick and ack.status != "executed" and ack.why != "safe":
                 self._call = None
 
-    def make(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
+    def build_request(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
         """Return the request of tick `k`, with a timeout of `within_ns` (0: none). `text`: the observation as text."""
         instruction, policy = self.instructions.now, self._policy
         if policy is not None and policy.safe:

@@ -1,4 +1,4 @@
-"""The actuator's thread, which executes calls in the environment in the order that `ActuatorCore` decides."""
+"""The actuator: a thread that executes calls in the environment, in the order that `ActuatorCore` decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # `close` waits for the thread: JOIN_S if saf
 
 
 class CallExecutor:
-    """An executor of calls, which uses the agent's Python function of a tool that the environment does not have."""
+    """An executor of calls. It uses the environment, or the agent's function for a tool that the environment lacks."""
 
     def __init__(self, agent: Agent, env: Environment) -> None:
         self.functions = {tool.name: tool.function for tool in agent.tools}
@@ -40,7 +40,7 @@ class CallExecutor:
                 return "epoch_over"
             if command.not_after_ns is not None and time.monotonic_ns() > command.not_after_ns:
                 return "too_late"
-            if command.shut is not None:
+            if command.block_reason is not None:
                 return "refused"
         run_to_completion(self.functions[call.name], **call.arguments)
         return "acted"
@@ -53,7 +53,7 @@ class CallExecutor:
             return "failed", error
 
     def attempt(self, attempt: Attempt) -> AttemptResult:
-        """Execute a safe call, unless it acted in an earlier attempt, and check whether the world has stepped since."""
+        """Execute a safe call unless an earlier attempt acted, and check whether the world has stepped since then."""
         effect: Effect = "acted"
         acted_ns, call = attempt.acted_ns, attempt.safe.call
         stepped: bool | None = True
@@ -68,7 +68,7 @@ class CallExecutor:
         return AttemptResult(effect, acted_ns, stepped)
 
     def send(self, job: Emit | Instruct) -> BaseException | None:
-        """Send an emission or an instruction to the environment. Return the error that this raises, or None."""
+        """Send an emission or an instruction to the environment. Return the raised error, or None."""
         try:
             self._env.instruct(job.text) if isinstance(job, Instruct) else self.emit(job.emission)
         except BaseException as error:
@@ -79,32 +79,32 @@ class CallExecutor:
 class Actuator:
     """The thread that executes calls, with a lock around the `ActuatorCore` that decides which calls act.
 
-    An environment that blocks delays only this thread. `order` and `arm` may be called on any thread and do not block.
-    `wake` is called when there are new results in `core.effects`."""
+    An environment that blocks delays only this thread. Any thread may call `call_core` and `arm_watchdog`, which do not
+    block. The thread calls `wake` when there are new results in `core.effects`."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._executor, self._wake = CallExecutor(agent, env), wake
         self.core = ActuatorCore(agent.fallback.safe_calls, retry_ns)
         self._handled_changes = 0
         self._lock, self._wakeups, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
-        self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
+        self.thread = threading.Thread(target=self._run_thread, name="actuator", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
-    def arm(self, guard_ns: int | None, guard_emission: Emission | None) -> None:
-        """Start a watchdog that demands the safe calls at `guard_ns` (None: never). `arm` and `disarm` end it."""
+    def arm_watchdog(self, guard_ns: int | None, guard_emission: Emission | None) -> None:
+        """Set the watchdog, which demands the safe calls at `guard_ns` (None: never) unless it is set again before."""
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
             self.core.guard_ns, self.core.guard_emission = guard_ns, guard_emission
         if first:  # wake the thread, which waits without a timeout
             self._wakeups.put(None)
 
-    def disarm(self) -> None:
+    def disarm_watchdog(self) -> None:
         self.core.guard_ns = None
 
-    def order(self, order: Callable[Concatenate[ActuatorCore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the core, such as `ActuatorCore.execute`, under the lock, and return its result."""
+    def call_core(self, order: Callable[Concatenate[ActuatorCore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the core, such as `ActuatorCore.execute`, under the lock. Return the method's result."""
         with self._lock:
             answer = order(self.core, *args, **kwargs)
             if self._active.is_set() and not self.core.safe.active:
@@ -117,24 +117,24 @@ class Actuator:
         return self._active.wait(timeout_s)
 
     def close(self) -> None:
-        """Stop the thread, after one attempt of each demanded safe call. An environment that blocks cannot be stopped:
-        its thread is a daemon, and ends with the process."""
+        """Stop the thread after one attempt of each demanded safe call. If the environment blocks, the thread continues
+        as a daemon until the process ends."""
         self.core.closed = True
         self._wakeups.put(None)
         if self.thread.ident is not None:
             self.thread.join(JOIN_S if self._active.is_set() else JOIN_UNTRIED_S)
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         while not self.core.done:
             with suppress(Empty):
-                self._wakeups.get(timeout=self.work())
+                self._wakeups.get(timeout=self.execute_due_actions())
 
-    def work(self) -> float | None:
+    def execute_due_actions(self) -> float | None:
         """Execute all due actions. Return the seconds until the next action is due, or None if none is scheduled."""
         while True:
             now_ns = time.monotonic_ns()
             with self._lock:
-                action = self.core.next(now_ns)
+                action = self.core.next_action(now_ns)
                 wake_ns = self.core.wake_ns if action is None else None
             if action is not None:
                 self._execute_action(action)

@@ -1,7 +1,7 @@
 """State machines that decide which calls reach the environment, and when. They use no thread, lock or clock.
 
-The loop gives orders to `ActuatorCore`: `execute`, `demand`, `emit`, `instruct`, `block`. The actuator's thread takes
-the `next` action, executes the action, and reports the result by `performed` (for a Command), `attempted` (for an
+The loop calls `execute`, `demand`, `emit`, `instruct` and `block` of `ActuatorCore`. The actuator's thread gets an
+action from `next_action`, executes it, and reports the result to `performed` (for a Command), `attempted` (for an
 Attempt) or `sent`. `Actuator` (actuator.py) holds a lock in each of these calls. All instants are nanoseconds of
 CLOCK_MONOTONIC.
 """
@@ -24,9 +24,10 @@ PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class SafeCall:
-    """The state of one safe call (`call` is None if the agent has none; then only an emission is sent). `wanted`: the
-    call is demanded and not active yet. `running`: an attempt is running. `acted_ns`, `number`: time and number of the
-    attempt that acted, while the world has not stepped since; else None and 0."""
+    """The state of one safe call. `call` is None if the agent has no safe call; then only an emission is sent.
+
+    `wanted`: the call was demanded and is not active yet. `running`: an attempt is running. `acted_ns`, `number`: time
+    and number of the attempt that acted, until the world has stepped; else None and 0."""
 
     call: Call | None
     wanted: bool = False
@@ -37,8 +38,8 @@ class SafeCall:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The action to execute a safe call (unless `acted_ns` says that it acted already), and then to check whether the
-    world has stepped. `threaded`: use a new thread. `error`: why the emission of the demand could not be sent."""
+    """The action to execute a safe call (if `acted_ns` is None), and then to check whether the world has stepped.
+    `threaded`: use a new thread. `error`: why the emission of the demand could not be sent."""
 
     safe: SafeCall
     demand: int
@@ -51,8 +52,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The result of an Attempt. `stepped`: whether the world has stepped since the call acted (None: the world has
-    ended, so it will not step). True if the world has no steps."""
+    """The result of an Attempt. `stepped`: whether the world has stepped since the call acted (True for a world without
+    steps; None if the world has ended before the next step)."""
 
     effect: Effect = "acted"
     acted_ns: int | None = None
@@ -75,9 +76,9 @@ Report = Completion | SafeAttempt | EnvironmentFault | OperatorCommand
 
 @dataclass(slots=True, eq=False)
 class AttemptRound:
-    """A round in which each wanted safe call is attempted once. `remaining`: calls whose attempt has not started; None
-    while the emission of the demand must be sent first. `error`: why that emission could not be sent. `last`: the call
-    of the latest attempt, which started at `last_ns`."""
+    """A round in which each wanted safe call is attempted once. `remaining`: calls whose attempt has not started, or
+    None before the emission of the demand was sent. `error`: why this emission could not be sent. `last`: the call of
+    the latest attempt, which started at `last_ns`."""
 
     remaining: deque[SafeCall] | None = None
     started_ns: int = 0
@@ -91,12 +92,12 @@ class SafeCalls:
 
     A safe call that fails is retried every `retry_ns` (None: at the next release) until it is active, or a newer call
     of the same tool acted. A call that acted is not executed again: a retry only checks whether the world has stepped.
-    Several safe calls start in order, each on a new thread, so that a call that hangs or fails does not block the
-    others. If the emission of a demand could not be sent, the attempts of this round count as failed.
+    Several safe calls start in order, each on a new thread, so a call that hangs does not block the others. If the
+    emission of a demand could not be sent, all attempts of the round count as failed.
 
     `demand`: number of demands so far; `number`: number of attempts since the last demand. `due_ns`: when the next
     round starts (0: at once). `emission_queued`: the emission of the demand is still in `ActuatorCore.jobs`;
-    `unsent_emission`: that emission, if sending it failed. `world_over`: the world ended before a call could act."""
+    `unsent_emission`: this emission, if sending it failed. `world_over`: the world ended before a call could act."""
 
     def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
         self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
@@ -111,7 +112,7 @@ class SafeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Return whether a demanded safe call is not active."""
+        """Return whether a safe call was demanded and is not active yet."""
         return any(safe.wanted for safe in self.calls)
 
     @property
@@ -121,14 +122,14 @@ class SafeCalls:
 
     @property
     def patience_ns(self) -> int | None:
-        """Return until when the next attempt must wait for the latest one, or None if it need not wait."""
+        """Return until when the next attempt must wait for the running attempt, or None if it need not wait."""
         round_ = self.round
         if round_ is None or round_.last is None or not round_.last.running:
             return None
         return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
 
     def start_demand(self, why: str, has_emission: bool) -> int:
-        """Demand all safe calls, also active ones. Return the demand's number. `has_emission`: send it first."""
+        """Demand all safe calls, even active ones. Return the demand's number. `has_emission`: an emission precedes."""
         self._report_replaced(None)
         self.active = self.world_over = False
         self.round, self.number, self._why, self.emission_queued = None, 0, why, has_emission
@@ -148,8 +149,8 @@ class SafeCalls:
             self.due_ns = self.unsent_emission = None
 
     def _report_replaced(self, tool: str | None) -> None:
-        """Report safe calls that acted, but were replaced before the world stepped: by a newer call of `tool` (of any
-        tool, if there is only one safe call), or by a newer demand (`tool` is None)."""
+        """Report safe calls that acted, but were replaced before the world stepped. `tool`: the tool of the newer call
+        that replaced them (any tool if there is only one safe call), or None for a newer demand."""
         for safe in self.calls:
             concerned = tool is None or len(self.calls) == 1 or (safe.call is not None and safe.call.name == tool)
             if concerned and safe.wanted and safe.acted_ns is not None:
@@ -163,19 +164,19 @@ class SafeCalls:
         return self.round
 
     def start_round(self, now_ns: int, only_acted: bool = False) -> bool:
-        """Start a round of all wanted calls that are not running (`only_acted`: and that acted). Return if any."""
+        """Start a round of the wanted, not running (`only_acted`: and acted) calls. Return whether there are any."""
         calls = [s for s in self.calls if s.wanted and not s.running and (s.acted_ns is not None or not only_acted)]
         self.number += any(safe.acted_ns is None for safe in calls)
         self.round = AttemptRound(deque(calls), now_ns, None if self.round is None else self.round.error)
         return bool(calls)
 
     def start_step_check(self, now_ns: int) -> bool:
-        """Start a round that checks if the world has stepped since safe calls acted. Return whether any acted."""
+        """Start a round that checks whether the world has stepped since safe calls acted. Return False without any."""
         acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
         return acted and self.start_round(now_ns, only_acted=True)
 
     def next_attempt(self, now_ns: int) -> Attempt | None:
-        """Return the next attempt of the round, or None if it must wait for the previous one or the round is over."""
+        """Return the next attempt of the round, or None if it must wait or the round is over."""
         while (round_ := self.round) is not None and round_.remaining:
             if now_ns < (self.patience_ns or 0):
                 return None
@@ -192,7 +193,7 @@ class SafeCalls:
         return None
 
     def attempt_ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
-        """Handle the result of an attempt. If there was a newer demand meanwhile, the call is attempted again."""
+        """Handle the result of an attempt. After a newer demand, the call is attempted again."""
         safe, error = attempt.safe, result.error or attempt.error
         current, acted = attempt.demand == self.demand, result.effect == "acted"
         over = error is None and (not acted or result.stepped is None)
@@ -210,7 +211,7 @@ class SafeCalls:
         self._end_round(now_ns)
 
     def _end_round(self, now_ns: int) -> None:
-        """End the round if all its attempts have started, and the last one has ended or exceeded its patience."""
+        """End the round if all its attempts have started, and the last attempt has ended or has run for too long."""
         round_ = self.round
         started = round_ is not None and round_.remaining is not None and not round_.remaining
         if round_ is not None and started and now_ns >= (self.patience_ns or 0):
@@ -222,14 +223,13 @@ class SafeCalls:
 
 
 class ActuatorCore:
-    """The state machine of the actuator. At most one command waits: a newer command replaces it, and a demand for the
-    safe calls removes it. Other calls wait until the attempts of all safe calls have ended. Emissions are sent in
-    order.
+    """The state machine of the actuator. At most one command (a call to execute) waits. A newer command replaces it,
+    and a demand for the safe calls removes it. Commands wait until the attempts of all safe calls have ended.
 
-    `effects`: a queue of results, which the loop removes. `change_count`: increases with each result or demand.
-    `call_spans`: start and end (0: running) of the last calls. `shut`: why only safe calls may act (None: other calls
-    may act, too, if requested after `open_ns`). A watchdog: if the loop does not renew `guard_ns` (None: no
-    limit) before that instant, the core demands the safe calls with `guard_emission`."""
+    `effects`: a queue of results for the loop. `change_count`: increases with each result or demand. `call_spans`:
+    start and end (0: running) of the last calls. `block_reason`: why only safe calls may act, or None; commands that
+    were requested before `open_ns` stay blocked. The watchdog: if the loop does not renew `guard_ns` (None: no limit)
+    in time, the core demands the safe calls with `guard_emission`."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()
@@ -237,7 +237,7 @@ class ActuatorCore:
         self.change_count = 0
         self.safe = SafeCalls(safe_calls, retry_ns, self._post_result)
         self.jobs: deque[Command | Emit | Instruct] = deque()  # a queue with at most one Command and one Instruct
-        self.shut: str | None = None
+        self.block_reason: str | None = None
         self.open_ns = 0
         self._running: Command | None = None
         self._checked_command: Command | None = None  # the command for which the step check is done
@@ -248,10 +248,10 @@ class ActuatorCore:
     # -- orders of other threads --------------------------------------------------------------------------------------
 
     def execute(self, command: Command) -> Command | None:
-        """Queue a command for execution. Return the waiting command that the new command replaced, or None."""
+        """Enqueue a command. Return the waiting command that the new command replaced, or None."""
         replaced = self._drop_waiting()
         command.demand = self.safe.demand
-        command.shut = self.shut or ("paused" if command.requested_ns < self.open_ns else None)
+        command.block_reason = self.block_reason or ("paused" if command.requested_ns < self.open_ns else None)
         self.jobs.append(command)
         return replaced
 
@@ -261,17 +261,17 @@ class ActuatorCore:
         return waiting is not None and waiting.tick == tick and self._drop_waiting() is not None
 
     def block(self, why: str | None, now_ns: int) -> None:
-        """Block all commands, also waiting and running ones, because of `why` (None: allow newer requests again)."""
-        self.shut = why
+        """Block all commands, even waiting and running ones. `why`: the reason, or None to allow newer requests."""
+        self.block_reason = why
         if why is None:
             self.open_ns = now_ns
             return
         for command in (self._running, self.waiting):
             if command is not None:
-                command.shut = why
+                command.block_reason = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
-        """Demand all safe calls, after sending the emission. Return the waiting command that was dropped, or None."""
+        """Demand all safe calls, to start after the emission was sent. Return the dropped waiting command, or None."""
         cleared = self._drop_waiting()
         if self.safe.unsent_emission is not None:  # send the emission of the previous demand first
             self.jobs.appendleft(self.safe.unsent_emission)
@@ -283,7 +283,7 @@ class ActuatorCore:
         return cleared
 
     def retry(self) -> bool:
-        """Retry at once the safe calls that are not active. Return False if all are active."""
+        """Retry at once the safe calls that are not active. Return False if all safe calls are active."""
         if self.safe.wanted:
             self.safe.due_ns = 0
         return self.safe.wanted
@@ -292,7 +292,7 @@ class ActuatorCore:
         self.jobs.append(Emit(emission))
 
     def instruct(self, text: str) -> None:
-        """Queue a new instruction for the environment, which replaces a waiting one."""
+        """Enqueue a new instruction for the environment. It replaces a waiting instruction."""
         for job in [job for job in self.jobs if isinstance(job, Instruct)]:
             self.jobs.remove(job)
         self.jobs.append(Instruct(text))
@@ -328,45 +328,45 @@ class ActuatorCore:
 
     @property
     def done(self) -> bool:
-        """Return whether the core is closed and all wanted safe calls were attempted once."""
+        """Return whether the core is closed and has attempted all wanted safe calls once."""
         safe = self.safe
         return self.closed and safe.round is None and (safe.number > 0 or not safe.wanted)
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when to call `next` again, or None if there is no action until an order or a result comes."""
+        """Return when to call `next_action` again, or None to wait for a call of the loop or a result."""
         times = (self.safe.due_ns, self.safe.patience_ns, None if self.closed else self.guard_ns)
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
-    def next(self, now_ns: int) -> Action | None:
-        """Return the next action, or None if there is none until `wake_ns`, an order or a result."""
+    def next_action(self, now_ns: int) -> Action | None:
+        """Return the next action, or None to wait until `wake_ns`, for a call of the loop or for a result."""
         if self.done:
             return None
         if self.guard_ns is not None and now_ns >= self.guard_ns and not self.closed:
-            self._take_over(now_ns)
+            self._demand_for_hanging_loop(now_ns)
         while (round_ := self.safe.open_round(now_ns)) is not None:
-            if (action := self._next_of_round(round_, now_ns)) is not None:
+            if (action := self._next_round_action(round_, now_ns)) is not None:
                 return action
             if round_ is self.safe.round:  # the next attempt must wait until the previous attempt has ended
                 break
-        return None if self.closed else self._next_of_jobs(now_ns)
+        return None if self.closed else self._next_job(now_ns)
 
-    def _take_over(self, now_ns: int) -> None:
-        """Demand the safe calls, because the loop hangs and did not renew the watchdog (`guard_ns`) in time."""
+    def _demand_for_hanging_loop(self, now_ns: int) -> None:
+        """Demand the safe calls, because the loop hangs: it did not renew the watchdog (`guard_ns`) in time."""
         self.guard_ns = None
         if (cleared := self.demand("loop", self.guard_emission)) is not None:
             self._complete_command(cleared, "too_late", now_ns, now_ns)
 
-    def _next_of_round(self, round_: AttemptRound, now_ns: int) -> Action | None:
+    def _next_round_action(self, round_: AttemptRound, now_ns: int) -> Action | None:
         if round_.remaining is None:
-            if round_.error is None and (emit := self._emission_first()) is not None:
+            if round_.error is None and (emit := self._pop_demand_emission()) is not None:
                 return emit
             if self.safe.start_round(now_ns):
                 self._record_start(now_ns)
         return self._attempt(now_ns)
 
-    def _emission_first(self) -> Emit | None:
-        """Return the next emission to send before the calls of the round: all up to the emission of the demand."""
+    def _pop_demand_emission(self) -> Emit | None:
+        """Return the next emission to send before the round's safe calls, or None after the emission of the demand."""
         safe = self.safe
         emit = safe.unsent_emission
         safe.unsent_emission = None
@@ -375,14 +375,14 @@ class ActuatorCore:
             safe.emission_queued = emit is not None and emit.demand != safe.demand
         return emit
 
-    def _next_of_jobs(self, now_ns: int) -> Action | None:
+    def _next_job(self, now_ns: int) -> Action | None:
         while self.jobs:
             if self.safe.busy:
                 return self._pop_emission()
             command = self.jobs[0]
             if not isinstance(command, Command):
                 return self.jobs.popleft()
-            if command.shut is not None:
+            if command.block_reason is not None:
                 self.jobs.popleft()
                 self._complete_command(command, "refused", now_ns, now_ns)
                 continue
@@ -402,18 +402,18 @@ class ActuatorCore:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
-        """Return the emission to send for a call that acted, or None if calls were blocked meanwhile."""
-        if effect != "acted" or command.fresh is None or command.shut is not None:
+        """Return the emission for a call that acted, or None if calls were blocked meanwhile."""
+        if effect != "acted" or command.fresh is None or command.block_reason is not None:
             return None
         return Emit(command.fresh)
 
     def performed(
         self, command: Command, effect: Effect | Literal["failed"], error: BaseException | None, now_ns: int
     ) -> None:
-        """Handle the result of a command. `error` is what the command or its emission raised."""
+        """Handle the result of a command. `error`: the exception of the command or its emission, or None."""
         if error is not None:
             effect = "failed"
-        elif command.fresh is not None and effect == "acted" and command.shut is not None:
+        elif command.fresh is not None and effect == "acted" and command.block_reason is not None:
             effect = "refused"  # no emission was sent, so the remote environment did not receive the call
         elif command.void is not None and effect == "epoch_over":
             self.jobs.appendleft(Emit(command.void))
@@ -428,7 +428,7 @@ class ActuatorCore:
         self._record_end(now_ns)
 
     def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
-        """Handle the result of sending a job to the environment. `error`: the exception that it raised, or None."""
+        """Handle the result of sending an emission or instruction. `error`: the exception, or None."""
         round_ = self.safe.round
         if error is None:
             return
@@ -443,14 +443,14 @@ class ActuatorCore:
         self,
         command: Command,
         effect: Effect | Literal["failed"],
-        began_ns: int,
+        started_ns: int,
         ended_ns: int,
         error: BaseException | None = None,
     ) -> None:
         current = command.demand == self.safe.demand
         if effect == "acted" and current:
             self.safe.drop_replaced(command.call.name)
-        self._post_result(Completion(command.tick, effect, began_ns, ended_ns, current, error))
+        self._post_result(Completion(command.tick, effect, started_ns, ended_ns, current, error))
 
     def _post_result(self, report: Report) -> None:
         self.effects.append(report)
@@ -462,7 +462,7 @@ class ActuatorCore:
             self.call_spans.append([now_ns, 0])
 
     def _record_end(self, now_ns: int) -> None:
-        """Set the end of the last span in `call_spans` if no attempt of a safe call is running any more."""
+        """Set the end of the last span in `call_spans`, unless an attempt of a safe call is still running."""
         if self.call_spans and self.call_spans[-1][1] == 0 and not self.safe.busy:
             self.call_spans[-1][1] = now_ns
             self.change_count += 1

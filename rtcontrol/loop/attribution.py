@@ -1,8 +1,9 @@
-"""Find the cause of a missed tick from its timestamps and from a sample of the process's threads and pauses.
+"""Determine the cause of a missed tick from the tick's timestamps, and from a sample of threads and pauses.
 
     sampling.Sampler -> EvidenceSample -> EvidenceCollector -> Evidence -> attribute -> Verdict -> the record's line
 
-These functions read no clock. Instants are nanoseconds of CLOCK_MONOTONIC, spans are milliseconds from the release.
+These functions read no clock. Instants are nanoseconds of CLOCK_MONOTONIC. A span is a time from start to end, both in
+milliseconds after the tick's release.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ Span = tuple[float, float]
 
 
 class Verdict(NamedTuple):
-    """The cause of a miss. `explained_ms`: how much of the lateness the evidence explains (None: not about
-    lateness)."""
+    """The cause of a miss. `explained_ms`: how much of the lateness it explains (None: the cause is not a delay)."""
 
     cause: Cause
     subcause: str | None = None
@@ -53,9 +53,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadUsage:
-    """Scheduler statistics of a thread since the tick's release. `state`: the kernel's letter when the cause was named.
-    `delayed_ms`: time waiting for a processor; `waking_ms`: the same between the previous release and the start of this
-    tick. None: the kernel does not report the value."""
+    """Scheduler statistics of a thread since the tick's release. `state`: the thread's state when the cause was
+    determined, as the kernel's one-letter code. `delayed_ms`: the time in which the thread waited for a processor;
+    `waking_ms`: the same from the previous release to the start of this tick. None: the kernel reports no value."""
 
     state: str | None = None
     ran_ms: float | None = None
@@ -72,12 +72,12 @@ USAGE = tuple(usage.name for usage in fields(ThreadUsage))
 class Evidence:
     """The evidence about a missed tick.
 
-    `end_ms`: when the call had acted (`over`), or when the cause was named because there was no call. `fault`: the
-    cause that the loop detected itself. `late_ms`: how late the observation was, if the observation caused the miss;
+    `over`: whether the tick has a result, at `end_ms`; otherwise `end_ms` is when the cause was determined. `fault`:
+    the cause that the loop detected itself. `late_ms`: how late the observation was, if this caused the miss;
     `since_ms`: since when it was late. `usual`: the usual duration of each step. `apart`: the decoder is a separate
     process, which did not run in the `gaps` of its heartbeat. `decoder_busy`: older requests were not answered yet.
-    `arrival`: the release was the arrival of an observation. `host`: the failure of the decoder's host. `texts`: when
-    the loop's thread computed texts of observations; `acting`: when the actuator executed calls. `loop`, `actuator`,
+    `arrival`: the release was the arrival of an observation. `host`: how the decoder's host failed. `texts`: when the
+    loop's thread turned observations into text; `acting`: when the actuator executed calls. `loop`, `actuator`,
     `decoder`, `sockets`: statistics of these threads (`sockets` sends requests and receives replies)."""
 
     deadline_ms: float
@@ -103,13 +103,13 @@ class Evidence:
 
     @property
     def lateness_ms(self) -> float:
-        """Return by how much the tick exceeded its deadline, or, if no call acted, its usual duration."""
+        """Return by how much the tick exceeded its deadline, or its usual duration if it has no result."""
         return self.end_ms - self.deadline_ms if self.over and self.late_ms is None else self.excess_ms
 
     @property
     def excess_ms(self) -> float:
-        """Return by how much the tick took longer than usual, and at least the lateness. Otherwise a tick that is late
-        by a little would be blamed on the first small delay."""
+        """Return by how much the tick took longer than usual, but at least the lateness. Compared with the lateness
+        alone, any small delay would seem to explain a tick that is slightly late."""
         if self.late_ms is not None:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
@@ -119,8 +119,8 @@ class Evidence:
         return attribute(self)
 
     @property
-    def open(self) -> bool:
-        """Return whether later evidence may change the verdict, because the cause is a delay or unknown."""
+    def may_change(self) -> bool:
+        """Return whether later evidence may change the verdict: the cause is a delay, or is unknown."""
         verdict = self.verdict
         return verdict.explained_ms is not None or verdict.cause is Cause.UNKNOWN
 
@@ -133,7 +133,7 @@ class Evidence:
         line: dict[str, Any] = {"late_ms": round(self.lateness_ms, 3)}
         if explained_ms is not None:
             line["explained_ms"] = round(explained_ms, 3)
-        line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
+        line["steps_ms"] = {name: round(took, 3) for name, took in self.step_durations().items()}
         for name, shown in (("pauses",) * 2, ("gaps", "decoder_gaps"), ("acting",) * 2, ("texts",) * 2):
             if spans := getattr(self, name):
                 line[shown] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
@@ -143,9 +143,9 @@ class Evidence:
                 line[name] = counted
         return {**fields, "evidence": line}
 
-    def steps(self) -> dict[str, float]:
+    def step_durations(self) -> dict[str, float]:
         """Return how long each step took in ms. An unfinished step counts until `end_ms`."""
-        took = steps(self.spans)
+        took = step_durations(self.spans)
         if not self.over:
             reached = max((i for i, (_, stamp) in enumerate(STEPS) if stamp in self.spans), default=-1)
             if reached + 1 < len(STEPS):
@@ -162,8 +162,8 @@ class Evidence:
 
 class EvidenceCollector:
     """A collector of evidence from several ticks. `on_time`: timestamps of recent ticks on time; `texts`: when the
-    loop's thread computed texts for long; `gaps`: gaps in the decoder's heartbeat, from its newest reply. `periodic`:
-    releases follow the clock, not the arrival of observations."""
+    loop's thread needed long to turn an observation into text; `gaps`: gaps in the decoder's heartbeat, from its newest
+    reply. `periodic`: releases follow the clock, not the arrival of observations."""
 
     def __init__(self, periodic: bool) -> None:
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
@@ -181,7 +181,7 @@ class EvidenceCollector:
         return self._evidence(
             tick,
             sample,
-            _filled_spans(spans, reply),
+            _with_estimated_spans(spans, reply),
             to_ms(end_ns - tick.release_ns),
             since_ms,
             over=reply is not None and fault is None,
@@ -194,19 +194,19 @@ class EvidenceCollector:
     def complete_evidence(
         self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
-        """Return the evidence `before`, completed by later evidence: heartbeat gaps from later replies, and
-        the timestamps of a late `reply` or of the late call's result `done`."""
+        """Return the earlier evidence `before`, completed by the heartbeat gaps in later replies, and the timestamps of
+        a late `reply` or of the late call's result `done`."""
         gaps = [gap for gap in _clip_spans(tick, self.gaps, before.end_ms) if gap not in before.gaps]
-        if not before.open:
+        if not before.may_change:
             return before
         evidence = replace(before, gaps=[*before.gaps, *gaps])
         if reply is None:
             return evidence
-        spans = _filled_spans(spans_of(tick, reply, done), reply)
+        spans = _with_estimated_spans(spans_of(tick, reply, done), reply)
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
-        """Return the record's fields with the cause of skipped releases: why the loop's thread did not start those from
+        """Return the record's fields with the cause of skipped releases: why the loop's thread started no tick from
         `first_ns` to the tick's release."""
         skipped = replace(tick, release_ns=first_ns)
         woke = to_ms(tick.woke_ns - first_ns)
@@ -225,7 +225,7 @@ class EvidenceCollector:
     ) -> Evidence:
         """Return the evidence about a tick from its release until `end`."""
         known: dict[str, Any] = {
-            "usual": usual(self.on_time),
+            "usual": usual_durations(self.on_time),
             "pauses": _pauses(tick, sample, since, end),
             "apart": sample.apart,
             "gaps": _clip_spans(tick, self.gaps, end),
@@ -238,7 +238,7 @@ class EvidenceCollector:
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
     def _lateness(self, outcome: ev.TickOutcome) -> tuple[float | None, float]:
-        """Return how late a stale observation was, and since when; None and 0 if the cause is not the observation."""
+        """Return how late a stale observation was, and since when, or None and 0 if the observation was not stale."""
         tick, fault = outcome.tick, outcome.fault
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
@@ -249,14 +249,14 @@ class EvidenceCollector:
 
 
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
-    """Return how many ns a thread ran, and waited for a processor, from its schedstat file. Raises ValueError."""
+    """Parse a schedstat file. Return how long the thread ran, and waited for a processor, in ns. Raises ValueError."""
     ran, delayed = raw.split()[:2]
     return int(ran), int(delayed)
 
 
-def _filled_spans(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
-    """Return the spans, with estimates for a decoder that has another clock: its start is then computed from the
-    arrival of the reply and the decision's duration."""
+def _with_estimated_spans(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
+    """Return the timestamps. If the decoder has another clock, estimate when the decision started from the arrival of
+    the reply and the decision's duration."""
     filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
     if reply is not None and "begun" not in filled and "submitted" in filled and "replied" in filled:
         filled["decided"] = filled["replied"]
@@ -265,7 +265,7 @@ def _filled_spans(spans: Mapping[str, float], reply: DecisionReply | None) -> di
 
 
 def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
-    """Return how the decoder's process failed that had the request of the tick, or None."""
+    """Return how the decoder's process with the tick's request failed, or None if it did not fail."""
     if host.gave_up is not None:
         return "gave_up"
     if host.incarnation != tick.incarnation:
@@ -277,8 +277,8 @@ def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
 
 
 def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
-    """Return the thread statistics since the release by role. Of several threads with the same role, take the one that
-    waited longest for a processor."""
+    """Return the thread statistics since the release, by role. If several threads have the same role, use the thread
+    that waited longest for a processor."""
     # If the decoder restarted, ignore statistics of its threads at the release, because those threads no longer exist.
     runs = tick.schedstats if tick.incarnation == sample.incarnation else tick.schedstats[:LOCAL]
     worst: dict[str, ThreadUsage] = {}
@@ -298,7 +298,7 @@ def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
 
 
 def _usage_of(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
-    """Return the usage of a thread since its schedstat file was `raw`, without times if `raw` cannot be parsed."""
+    """Return the usage of a thread since its schedstat file was read as `raw`. Omit the times if `raw` is invalid."""
     try:
         ran, delayed = ran_and_delayed(raw)
         waking = None if before is None else to_ms(delayed - ran_and_delayed(before)[1])
@@ -330,14 +330,14 @@ def _clip_spans(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -
 def attribute(e: Evidence) -> Verdict:
     """Return the first cause, in order of precedence, that explains at least half of the lateness.
 
-    Precedence: errors (a call failed in time, was invalid or raised), pauses, a lost decoder, late wake-ups, other
-    faults that the loop detected, slow decisions, slow calls."""
+    Precedence: errors (an invalid call, or a call that failed before the deadline or raised an exception), pauses, a
+    lost decoder, late wake-ups, other faults that the loop detected, slow decisions, slow calls."""
     in_time = e.late_ms is None and e.end_ms < e.deadline_ms
     preempted = in_time and e.fault == (Cause.EXECUTE, "busy")  # the rules below determine the cause
     if e.fault is not None and ((in_time and not preempted) or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
-    took = e.steps()
+    took = e.step_durations()
     if (verdict := _pause_verdict(e, need)) is not None:
         return verdict
     # The decoder may be dead although the host has not yet noticed it.
@@ -347,12 +347,12 @@ def attribute(e: Evidence) -> Verdict:
         return verdict
     if e.fault is not None and (preempted or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
-    decided = _all_parts(Cause.DECIDE, _deciding_ms(e, took), e.usual, need)
-    return decided or _all_parts(Cause.EXECUTE, _executing_ms(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    decided = _parts_verdict(Cause.DECIDE, _deciding_ms(e, took), e.usual, need)
+    return decided or _parts_verdict(Cause.EXECUTE, _executing_ms(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
-    """Return the verdict that the process was paused for at least `need` ms while it had work to do, or None."""
+    """Return the verdict that the process was paused for at least `need` ms while the tick needed it, or None."""
     start, end = e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms)
     windows = [(e.since_ms, e.end_ms)]
     if e.apart and start is not None and end is not None and start < end and not _lacks_request(e):
@@ -372,14 +372,14 @@ def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
 
 
 def _lacks_request(e: Evidence) -> bool:
-    """Return whether the decoder's thread still waits for a request, and has not run since the tick's request."""
+    """Return whether the decoder's thread has not received the tick's request: it sleeps, and has not run since."""
     ran_ms = e.decoder.ran_ms
     return "replied" not in e.spans and e.decoder.state == "S" and ran_ms is not None and ran_ms < NOTHING_MS
 
 
 def _wake_verdict(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
-    """Return the verdict that a thread ran late, or None: the loop's thread woke late for the release or the reply, or
-    the loop's, the sockets' or the actuator's thread did not get a processor."""
+    """Return the verdict that a thread ran late, or None. The loop's thread may have woken late for the release or the
+    reply, or the loop's, the sockets' or the actuator's thread may have waited for a processor."""
     windows = _spans_without_loop(e)
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _total_ms(took, "observe", "send"))
@@ -401,8 +401,8 @@ def _wake_verdict(e: Evidence, took: Mapping[str, float], need: float) -> Verdic
 
 
 def _spans_without_loop(e: Evidence) -> list[Span]:
-    """Return the spans in which the tick waited for the loop's thread: from the release until it woke, and from the
-    decision until it took the reply."""
+    """Return the spans in which the tick waited for the loop's thread: from the release until the thread woke, and from
+    the decision until the thread received the reply."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
     if "decided" in e.spans:
         windows.append((e.spans["decided"], e.spans.get("replied", e.end_ms)))
@@ -410,7 +410,7 @@ def _spans_without_loop(e: Evidence) -> list[Span]:
 
 
 def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return how many ms passed between the release and the reply, by sub-cause of `decide`."""
+    """Return how the time from the release to the reply was spent, in ms by sub-cause of `decide`."""
     # At this tick's release or reply, the loop may also have been computing the observation text of another tick.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _spans_without_loop(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
@@ -436,7 +436,7 @@ def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 
 
 def _executing_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return how many ms passed after the reply, by sub-cause of `execute`. Only the actuator's calls count as busy."""
+    """Return how the time after the reply was spent, in ms by sub-cause of `execute`."""
     if (replied := e.spans.get("replied")) is None:
         return {}
     if e.fault is not None and e.fault[1] is not None:
@@ -446,8 +446,8 @@ def _executing_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
 
 
-def _all_parts(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """Return the verdict that the parts together took at least `need` ms longer than usual, or None. The sub-cause is
+def _parts_verdict(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
+    """Return the verdict that all parts together took at least `need` ms longer than usual, or None. The sub-cause is
     the part with the largest excess."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
     beyond = {name: max(0.0, took - usual.get(normal.get(name, name), 0.0)) for name, took in parts.items()}
@@ -457,15 +457,15 @@ def _all_parts(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, flo
 
 
 def _starved_ms(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
-    """Return how much of the time `waited` (ms) the thread waited for a processor. The kernel counts such a wait only
-    after its end, so for a thread that is ready but has not run, return all of `waited`."""
+    """Return for how many of the `waited` ms the thread waited for a processor. The kernel counts such a wait only
+    after its end, so return all of `waited` for a thread that is ready but has not run."""
     if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
         return waited
     return min(kernel.delayed_ms or 0.0, waited)
 
 
-def steps(spans: Mapping[str, float]) -> dict[str, float]:
-    """Return the duration of each step whose end is known, in ms."""
+def step_durations(spans: Mapping[str, float]) -> dict[str, float]:
+    """Return the duration of each step whose end timestamp is in `spans`, in ms."""
     took: dict[str, float] = {}
     at = 0.0
     for name, stamp in STEPS:
@@ -477,11 +477,11 @@ def steps(spans: Mapping[str, float]) -> dict[str, float]:
     return took
 
 
-def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median duration of each step in ms, over ticks with these spans."""
+def usual_durations(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median duration of each step in ms. `recent`: the timestamps of recent ticks."""
     taken: dict[str, list[float]] = {}
     for spans in recent:
-        for name, took in steps(spans).items():
+        for name, took in step_durations(spans).items():
             taken.setdefault(name, []).append(took)
     return {name: median(times) for name, times in taken.items()}
 

@@ -1,4 +1,4 @@
-"""The configuration of a run, as one frozen, validated value."""
+"""The configuration of a run: an immutable, validated object."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def instruction_text(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(LoopGroup):
-    """The settings of a run (the group `loop.*`), validated. A setting of None gets its default from the property
-    below.
+    """The settings of a run (the group `loop.*`). If a setting is None, a property with a similar name returns the
+    default.
 
-    Before the first release there are `warmup` decisions, and more of them until `warmup_s` have passed. Raises
+    Before the first release the decoder makes `warmup` decisions, and more until `warmup_s` have passed. Raises
     UserError unless deadline <= pipeline * period."""
 
     def __post_init__(self) -> None:
@@ -71,14 +71,14 @@ class RunConfig(LoopGroup):
 
     @property
     def max_age_ns(self) -> int:
-        """Return the age beyond which an observation is stale; by default four periods, at least 250 ms."""
+        """Return the age above which an observation is stale; by default four periods, but at least 250 ms."""
         if self.max_age_ms is not None:
             return round(self.max_age_ms * 1e6)
         return max(4 * self.period_ns, 250_000_000)
 
     def header(self, hold_ms: float, agent: Agent | None = None) -> dict[str, Any]:
-        """Return the header of a record: the settings, the machine, and what training needs of the agent (its tools,
-        the length of its history, and whether it allows null calls). `hold_ms`: the agent's default."""
+        """Return the header of a record: the settings, the machine, and the agent's tools, length of history and
+        whether null calls are allowed, which training needs. `hold_ms`: the agent's default."""
         decides: dict[str, Any] = {}
         if agent is not None:
             decides = {"tools": agent.tools.openai(), "history": agent.history, "allow_null": agent.allow_null}

@@ -4,11 +4,11 @@ A tick starts at its release. The methods of LoopCore are in the order of a tick
 
     release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 
-LoopRunner (`runner.py`), or the simulation, executes the actions. If an action has a result, the runner passes it to
-the core as the next event. If no event comes before `wake_ns`, the runner must send TimerFired at `wake_ns`.
+LoopRunner (`runner.py`), or the simulation, executes the actions. The result of an action is passed to the core as the
+next event. Without an event before `wake_ns`, the runner must send TimerFired at `wake_ns`.
 
 To restrict calls, change `_dispatch`, which handles every call. To add a cause of misses, add it to
-`telemetry.causes`. If the loop detects the cause, pass it to `_miss`; if times show it, add a rule to `attribution`.
+`telemetry.causes`. Then pass the cause to `_miss` where the loop detects it, or add a rule to `attribution.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.active import FallbackPolicy, FallbackState, Instructions, Measure, Requests, Status
+from rtcontrol.loop.active import EmissionBuilder, FallbackPolicy, Instructions, Measure, RequestBuilder, Status
 from rtcontrol.loop.attribution import Evidence, EvidenceCollector
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields, to_ms
@@ -37,9 +37,9 @@ TOO_LATE = "the environment was busy until after the deadline of the call"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """The settings of a run for LoopCore. `pipeline`: how many decisions may run at once. `records`: record the
-    observations. `emits`: the environment receives an emission for each tick. `steady`: hysteresis is enabled. `cuts`:
-    do not request a further call of a tick if it would miss the deadline."""
+    """The settings of a run for LoopCore. `pipeline`: how many decisions may run at once. `emits`: the environment
+    receives an emission (the result of a tick) for each tick. `cut_late_calls`: do not request a further call of a tick
+    if the call would miss the deadline."""
 
     instruction: str
     hz: float
@@ -65,10 +65,11 @@ class LoopSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of an agent. `check` validates a call, and returns the call with converted arguments and its text; it
-    raises ValueError for an invalid call. `doubt` returns why a decision must not act, or None. `confirm`: names of
-    tools that need an operator's approval. `history`: how many earlier calls a request contains. `describe` returns the
-    text and the code line of an exception. `plain` returns a copy of a value for the record. `goals`: a GoalTools."""
+    """The rules of an agent. `check` validates a call, and returns the call with converted arguments, and its text; it
+    raises ValueError for an invalid call. `doubt` returns which confidence is too low for a decision to act, or None.
+    `confirm`: names of tools that need an operator's approval. `history`: how many earlier calls a request contains.
+    `describe` returns the text and the code line of an exception. `plain` copies a value for the record. `goals`: a
+    GoalTools."""
 
     check: Callable[[Call], tuple[Call, str]]
     describe: Describe
@@ -81,9 +82,9 @@ class Rules:
 
 
 @dataclass(slots=True, eq=False)
-class OpenMiss:
-    """A missed tick that waits for evidence of its cause until `until_ns`, to be recorded as `line` in `slot`.
-    `measure`: what the fallback policy did."""
+class UnrecordedMiss:
+    """A missed tick that waits for evidence of its cause until `until_ns`. Then `line` is recorded in `slot`.
+    `measure`: the fallback policy's measure for the miss."""
 
     outcome: ev.TickOutcome
     slot: LineSlot
@@ -95,31 +96,32 @@ class OpenMiss:
 
 
 @dataclass(slots=True)
-class OpenWork:
-    """Unfinished work, by tick: requests whose decision is `pending`, or `late` (after the deadline), calls that were
-    passed to the actuator (`ordered`), and `misses` that are not recorded yet. `newest_k`: the tick of the last
-    release; `ordered_k`: the newest tick with an ordered call. `called_since_demand`: a call was ordered after the last
-    demand for the safe call, so that call may have acted."""
+class UnfinishedWork:
+    """Unfinished work, by tick number. `pending`: requests without a reply; `late`: the same after the deadline;
+    `ordered`: calls that the actuator has not finished; `misses`: misses that are not recorded yet.
+
+    `newest_k`: the tick of the last release; `ordered_k`: the newest tick with an ordered call. `called_since_demand`:
+    a call was ordered after the last demand for the safe calls, so this call may have replaced them."""
 
     pending: dict[int, ev.Tick] = field(default_factory=dict)
     late: dict[int, ev.Tick] = field(default_factory=dict)
     ordered: dict[int, ev.OrderedCall] = field(default_factory=dict)
-    misses: dict[int, OpenMiss] = field(default_factory=dict)
+    misses: dict[int, UnrecordedMiss] = field(default_factory=dict)
     newest_k: int = -1
     ordered_k: int = -1
     called_since_demand: bool = False
 
     def unsettled(self) -> list[ev.OrderedCall]:
-        """Return the calls at the actuator whose tick is not over."""
+        """Return the ordered calls whose tick has no result yet."""
         return [order for order in self.ordered.values() if not (order.settled or order.late)]
 
 
 @dataclass(slots=True)
-class WorldState:
-    """What LoopCore knows of the environment, the decoder's host and the safe calls. `tick`: the newest tick, or the
-    tick whose further call is being requested. `observation`: the newest observation, of episode `epoch`. `schedstats`:
-    the schedstat files at the tick's release. `retried`: the safe calls were retried at this release. `stopped`: no
-    further tick starts. `exiting`: the run is ending, so only the safe calls may act."""
+class RunContext:
+    """The state of the environment, the decoder's host and the safe calls, as LoopCore knows it. `tick`: the newest
+    tick, or the tick whose further call is being requested. `observation`: the newest observation, of episode `epoch`.
+    `schedstats`: the threads' schedstat files at the last release. `retried`: the safe calls were retried at this
+    release. `stopped`: no further tick starts. `exiting`: the run is ending, so only the safe calls may act."""
 
     host: ev.HostChanged = field(default_factory=ev.HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
@@ -140,18 +142,18 @@ class LoopCore:
         self.settings, self.rules, self.grid = settings, rules, grid
         self.now_ns = 0
         self.out: list[ev.Action] = []
-        self.world, self.outstanding = WorldState(), OpenWork()
+        self.world, self.outstanding = RunContext(), UnfinishedWork()
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
-        self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
+        self.fallback = EmissionBuilder(policy, settings.emits, rules.safe_calls)
         self.ledger = Ledger(self.out, rules.describe)
         self.evidence_collector = EvidenceCollector(grid.enforced)
         monitor = ConfidenceMonitor(settings.hz, self.out)
         self.operator = OperatorGate(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
-        self.requests = Requests(instructions, rules.history, policy if settings.hysteresis else None)
+        self.requests = RequestBuilder(instructions, rules.history, policy if settings.hysteresis else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
-        """Handle an event at `now_ns`. Return the actions to execute in order. The next call reuses the list."""
+        """Handle an event at `now_ns`. Return the actions to execute, in order. The next call clears this list."""
         self.now_ns = now_ns
         if self.out:
             self.out.clear()
@@ -160,7 +162,7 @@ class LoopCore:
 
     @property
     def open(self) -> list[ev.Tick]:
-        """Return the ticks whose outcome is still open."""
+        """Return the ticks that have no result yet."""
         outstanding = self.outstanding
         ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
         return [tick for tick in ticks if not tick.calls]
@@ -169,18 +171,17 @@ class LoopCore:
     def busy(self) -> bool:
         """Return whether a decision, a call or (in lockstep) a safe call is still pending."""
         outstanding = self.outstanding
-        return bool(
-            outstanding.pending or outstanding.ordered or (self.world.safe.attempting and not self.grid.enforced)
-        )
+        waits_for_safe = self.world.safe.attempting and not self.grid.enforced
+        return bool(outstanding.pending or outstanding.ordered or waits_for_safe)
 
     @property
-    def awaits_late(self) -> bool:
-        """Return whether the cause of a miss is still open because the tick's reply has not arrived."""
+    def awaits_late_reply(self) -> bool:
+        """Return whether the cause of a miss may still change because the tick's reply has not arrived."""
         return any(k in self.outstanding.late for k in self.outstanding.misses)
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when the core needs TimerFired if no other event comes, or None if no instant is due."""
+        """Return when the core needs TimerFired, unless another event comes first. None: no timer is set."""
         grid, outstanding = self.grid, self.outstanding
         if not grid.enforced:
             waits = self.busy or (grid.waits and not self.world.host.alive)
@@ -201,7 +202,7 @@ class LoopCore:
         return first
 
     def slack_ns(self, now_ns: int) -> int:
-        """Return how many nanoseconds the loop is idle, for example to collect garbage."""
+        """Return for how many nanoseconds the loop will be idle, for example to collect garbage."""
         if self.busy:
             return 0
         # A lockstep world waits for the loop. If arriving observations release ticks, the next one may already be here.
@@ -222,14 +223,14 @@ class LoopCore:
         self._release()
 
     def _on_advance_result(self, event: ev.AdvanceResult) -> None:
-        self.grid.advanced(event.due_ns)
+        self.grid.record_advance(event.due_ns)
         if event.due_ns is not None:
             self._release()
 
     def _release(self) -> None:
         """Start a tick if its release (the scheduled start) is due."""
         grid, world = self.grid, self.world
-        due = grid.due(self.now_ns)
+        due = grid.is_due(self.now_ns)
         if world.stopped:
             return
         if grid.enforced:
@@ -259,8 +260,8 @@ class LoopCore:
         self.out.append(ev.Observe(self._skipped_ns(tick) if tick.skip else None))
 
     def _new_tick(self, due_ns: int, woke_ns: int) -> ev.Tick:
-        """Return a new tick for the release that was due at `due_ns`. The loop woke at `woke_ns`."""
-        k, release_ns, skipped = self.grid.take(due_ns)
+        """Start the release that was due at `due_ns`, and return its tick. `woke_ns`: when the loop woke for it."""
+        k, release_ns, skipped = self.grid.start_release(due_ns)
         tick = ev.Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
         tick.incarnation = self.world.host.incarnation
         if skipped:
@@ -272,7 +273,7 @@ class LoopCore:
         return tick.release_ns - int(tick.skip["skipped"]) * self.settings.period_ns
 
     def _store_sample(self, tick: ev.Tick, event: ev.ObserveResult | ev.OverdueRelease) -> None:
-        """Store the thread statistics at the tick's release, and the cause of the skipped releases before this tick."""
+        """Store the thread statistics at the tick's release, and the cause of skipped releases before the tick."""
         world = self.world
         tick.schedstats_before, tick.schedstats, world.schedstats = world.schedstats, event.schedstats, event.schedstats
         if tick.skip:
@@ -289,11 +290,11 @@ class LoopCore:
         self.outstanding.newest_k = tick.k
         self._store_sample(tick, event)
         if self.requests.instructions.waiting:
-            self.requests.instructions.change(self.now_ns)
+            self.requests.instructions.activate_next(self.now_ns)
         if event.acks:
             self._record_acknowledgements(event.acks)
         if self.operator.pending_approval is not None:
-            self.operator.expire(self.now_ns)
+            self.operator.expire_approval(self.now_ns)
         self._request_decision(tick, event)
 
     def _request_decision(self, tick: ev.Tick, event: ev.ObserveResult) -> None:
@@ -311,7 +312,7 @@ class LoopCore:
         if observation.epoch != world.epoch:
             world.epoch = observation.epoch
             self.requests.history.clear()
-            self.ledger.ended(event.episodes)
+            self.ledger.write_episodes(event.episodes)
             self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
@@ -328,7 +329,7 @@ class LoopCore:
         elif event.error is not None:  # the agent's code raised it
             self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
         else:
-            tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - tick.woke_ns)
+            tick.request = self.requests.build_request(tick.k, observation, event.text, tick.deadline_ns - tick.woke_ns)
             tick.decoder_busy = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
             self.out.append(tick.request)
 
@@ -344,13 +345,13 @@ class LoopCore:
         self.outstanding.pending[tick.k] = tick
         if self.settings.record_observations and not tick.calls:
             data = snapshot(observation.data, self.rules.plain)
-            self.ledger.observed(tick.request, observation, tick.capture_ns, data)
+            self.ledger.write_request(tick.request, observation, tick.capture_ns, data)
 
     # -- wait ----------------------------------------------------------------------------------------------------------
 
     def _time_out(self) -> None:
-        """Time out requests and calls after their deadline, holds, and misses that wait for evidence. In lockstep there
-        are no timeouts: only requests to a lost decoder end."""
+        """Time out requests and calls after their deadline, the hold of a call, and misses that wait for evidence. In
+        lockstep there are no deadlines; only requests to a lost decoder time out."""
         enforced, now, outstanding, host = self.grid.enforced, self.now_ns, self.outstanding, self.world.host
         for tick in tuple(outstanding.pending.values()):
             lost = not host.alive or host.incarnation != tick.incarnation
@@ -370,7 +371,7 @@ class LoopCore:
             self._time_out_hold()
 
     def _time_out_hold(self) -> None:
-        """Demand the safe calls if the active call has been held for too long, also between two ticks."""
+        """Demand the safe calls if the hold limit of the active call has passed, even between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
         if ends_ns is None:
@@ -418,28 +419,28 @@ class LoopCore:
         instructions = self.requests.instructions
         if instructions.proven != instructions.now:
             decision = reply.decision
-            unsure = decision is not None and self.operator.unsure(decision)
+            unsure = decision is not None and self.operator.is_unsure(decision)
             if decision is not None and decision.unfamiliar:  # then doubt is not about the instruction
                 unsure = unsure and bool(decision.unknown)
-            instructions.judge(tick, reply, unsure, self.now_ns)
+            instructions.evaluate(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
         if (older := reply.older_request) is not None:  # the call is a step of a plan for an older observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
     def _record_late_decision(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
-        """Record a decision that came after its deadline. Its call must not act."""
+        """Record a decision that arrived after its deadline. Its call must not act."""
         for waiting in self.outstanding.pending.values():
             waiting.decoder_busy = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
             return  # this request for a further call was already recorded as cut
-        self.ledger.late(tick, reply, None, self.now_ns)
+        self.ledger.write_late(tick, reply, None, self.now_ns)
         if tick is not None:
             self._close_miss_of(tick, reply)
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: ev.Tick, reply: DecisionReply) -> None:
-        """Dispatch the call of a decision, or record why the call must not act."""
+        """Dispatch the call of a decision, or settle the tick without a call."""
         decision = reply.decision
         if decision is None:
             self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
@@ -457,7 +458,7 @@ class LoopCore:
             self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
     def _hold_decision(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
-        """Settle a tick whose decision must not act, or needs an operator's approval first."""
+        """Settle a tick whose decision must not act, or not before an operator approves the call. `why`: the reason."""
         if why == "state":
             self._withhold_paused(tick, reply, call)
             return
@@ -469,7 +470,7 @@ class LoopCore:
         self._fall_back(measure, tick, reply=reply)
 
     def _withhold_paused(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
-        """Withhold a call because an operator paused or stopped the run. Only the safe calls may act."""
+        """Withhold a call because an operator paused or stopped the run, and demand the safe calls if necessary."""
         if self.fallback.policy.safe:
             self._emit_status(tick, "safe", reply)
         else:
@@ -487,13 +488,13 @@ class LoopCore:
     def _dispatch(
         self, tick: ev.Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
-        """Validate a call, and pass it to the actuator. Every call passes this method, so add limits of range, step or
-        rate here. `late`: an operator approved the call, and its tick is already over."""
+        """Validate a call, and pass it to the actuator. Every call goes through this method, so add limits of range,
+        step or rate here. `late`: an operator approved the call after the end of its tick."""
         try:
             ready, text = self.rules.check(call)
         except ValueError as error:
             if late:
-                self.ledger.late(tick, reply, None, self.now_ns)
+                self.ledger.write_late(tick, reply, None, self.now_ns)
             else:
                 self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
@@ -502,7 +503,7 @@ class LoopCore:
     # -- execute -------------------------------------------------------------------------------------------------------
 
     def _execute_call(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
-        """Pass a call to the actuator. The Completion of the call will settle the tick."""
+        """Pass a call to the actuator. The Completion of the call (`_on_completion`) will settle the tick."""
         tick, outstanding = order.tick, self.outstanding
         command = ev.Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
@@ -514,13 +515,13 @@ class LoopCore:
         self.out.append(command)
 
     def _on_call_preempted(self, event: ev.CallPreempted) -> None:
-        """Handle the drop of a queued call that a newer call or the safe call replaced."""
+        """Handle that a newer call or the safe call replaced a waiting call, which was dropped."""
         if self.world.exiting:
             return  # the run is ending, so the tick of this call does not count
         order = self.outstanding.ordered.pop(event.k)
         newer = event.to == "call"
         if order.late:
-            self.ledger.late(order.tick, order.reply, None, self.now_ns)
+            self.ledger.write_late(order.tick, order.reply, None, self.now_ns)
         elif newer and self.now_ns - order.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
             self._settle_unused("overtaken", order.tick, order.reply, order.call)
         else:  # the world was busy with an older call
@@ -547,9 +548,9 @@ class LoopCore:
         if acted:
             self._record_active(order, done)
         if order.late:
-            self.ledger.late(tick, reply, done, self.now_ns)
+            self.ledger.write_late(tick, reply, done, self.now_ns)
         elif order.settled:
-            self.ledger.overran(order, done)
+            self.ledger.write_overrun(order, done)
             if not tick.calls:
                 self._close_miss_of(tick, reply, done)
         elif done.effect == "refused":
@@ -564,18 +565,18 @@ class LoopCore:
             self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
     def _record_active(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Record that the call of `order` acted, and is the active call from now on."""
+        """Record that the call of `order` acted, and is now the active call."""
         tick, call = order.tick, order.call
         if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
         self.requests.record_acted(tick, call, order.text)
         why = "late" if order.late else "further" if tick.calls else "fresh"
-        self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
+        self.ledger.write_called_line(call, tick.k, tick.epoch, why, done.ended_ns)
 
     def _request_further_call(self, order: ev.OrderedCall, done: ev.Completion) -> None:
         """Request the next call of the same tick (setting `calls_per_tick`), unless a safe call was demanded meanwhile.
-        The further call is cut (not requested) if the decoder is lost, or if less time is left until the deadline than
-        the last decision took."""
+        Do not request it if the decoder is lost, or if the last decision took longer than the time that remains until
+        the deadline."""
         last, settings, now = order.tick, self.settings, self.now_ns
         if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
@@ -594,7 +595,7 @@ class LoopCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle_tick(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
-        """Record a tick that has a decision. The tick is on time if its call (if any) ended before the deadline."""
+        """Record a tick that has a decision. The tick is a miss if its call ended after the deadline."""
         tick, done = outcome.tick, outcome.done
         end_ns = done.ended_ns if done is not None else self.now_ns
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
@@ -606,26 +607,25 @@ class LoopCore:
         if tick.calls:
             self.ledger.write(line | {"over": True})
         else:
-            self._open_miss(OpenMiss(outcome, self.ledger.reserve(), line, end_ns))
+            self._open_miss(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, end_ns))
         if self.settings.on_miss == "stop":
             self._stop_ticks("miss")
 
     def _miss(
         self, tick: ev.Tick, fault: ev.KnownCause | None, reply: DecisionReply | None = None, **more: Any
     ) -> None:
-        """Settle a tick that has no call in time. `fault`: the cause, if the loop detected it itself. `more`: further
-        fields of TickOutcome."""
+        """Settle a tick without a call in time. `fault`: the cause, if already known. `more`: as in TickOutcome."""
         outcome = ev.TickOutcome(tick, "miss", reply, fault=fault, **more)
         line = self.ledger.tick_line(outcome)
         if tick.calls:
             self._cut_further_calls(outcome, line)
             return
         measure = self.fallback.policy.miss(self._world_ns)
-        self._open_miss(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
+        self._open_miss(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, self.now_ns, measure))
 
     def _cut_further_calls(self, outcome: ev.TickOutcome, line: Line) -> None:
-        """End the further calls of a tick. The last call that acted stays active. But if a further call failed, it may
-        have acted in part, so the fallback policy handles it as a miss."""
+        """End the further calls of a tick. The last call that acted stays active. A further call that failed may have
+        acted in part, so the fallback policy handles this as a miss."""
         line |= cut_fields(outcome)
         cause = line.get("cause")
         failed = cause == Cause.EXECUTE.value
@@ -633,7 +633,7 @@ class LoopCore:
         self._follow_up(outcome, line, measure, cause)
         self.ledger.write(line)
 
-    def _open_miss(self, miss: OpenMiss) -> None:
+    def _open_miss(self, miss: UnrecordedMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
         self.outstanding.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
@@ -652,32 +652,32 @@ class LoopCore:
             self._record_miss(miss, evidence)
 
     def _follow_up(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
-        """Apply the `measure` of the fallback policy to a miss, and send the `cause` to an emitting world."""
+        """Apply the fallback policy's `measure` for a miss, and send its `cause` to an environment that emits."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
-            self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
+            self.ledger.add_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
         # The emission to a client includes errors of the decision, but not errors of executing a call in this process.
         local = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
         line["action"] = self._fall_back(measure, tick, cause, reply, None if local else line.get("error"))
         if reply is not None and fault is not None:
             line["decide_ms"] = to_ms(reply.decide_ns)
 
-    def _cause_may_change(self, miss: OpenMiss, evidence: Evidence) -> bool:
-        """Return whether the cause of a miss may still change when the late reply comes or the late call ends."""
+    def _cause_may_change(self, miss: UnrecordedMiss, evidence: Evidence) -> bool:
+        """Return whether the cause of a miss may change when the late reply arrives or the late call ends."""
         k, outstanding = miss.outcome.tick.k, self.outstanding
         comes = k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
-        return comes and self.grid.enforced and evidence.open and not self.world.exiting
+        return comes and self.grid.enforced and evidence.may_change and not self.world.exiting
 
     def _close_miss_of(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
-        """Record the open miss of a tick, if any, because the late reply or the late call has come."""
+        """Record the tick's unrecorded miss, if any, after its late reply arrived or its late call ended."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
             self._record_miss(miss, self.evidence_collector.complete_evidence(tick, miss.evidence, reply, done))
 
-    def _record_miss(self, miss: OpenMiss, evidence: Evidence) -> None:
-        """Record a miss with the cause that the evidence shows."""
+    def _record_miss(self, miss: UnrecordedMiss, evidence: Evidence) -> None:
+        """Record a miss, with the cause according to the evidence."""
         del self.outstanding.misses[miss.outcome.tick.k]
-        self.ledger.fill(miss.slot, miss.line | evidence.fields())
+        self.ledger.fill_slot(miss.slot, miss.line | evidence.fields())
 
     def _fall_back(
         self,
@@ -687,8 +687,8 @@ class LoopCore:
         reply: DecisionReply | None = None,
         error: str | None = None,
     ) -> str:
-        """Apply a measure, and send an emission to an emitting world. Return the record's name for the measure: `none`
-        if the safe call is active already, `pending` if it was demanded but is not active yet."""
+        """Apply a measure, and send an emission to an environment that emits. Return the measure's name in the record:
+        `none` if the safe calls are already active, `pending` if they were demanded but are not active yet."""
         if measure == "stop":
             self._stop_ticks("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
@@ -706,19 +706,19 @@ class LoopCore:
         self.out.append(ev.DemandSafeCalls(why, emission))
 
     def _emit_status(self, tick: ev.Tick, status: Status, reply: DecisionReply) -> None:
-        """Send the emission of a tick without a call to an emitting world."""
+        """Send the emission of a tick without a call, if the environment emits."""
         if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(emission)
 
     def _record_pause(self, k: int) -> None:
-        """Record that an operator paused or stopped the run, and that the safe call was demanded at tick `k`."""
+        """Record that a pause or stop demanded the safe calls at tick `k`."""
         self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
     # -- account: other events of a run --------------------------------------------------------------------------------
 
     def _on_operator_command(self, command: ev.OperatorCommand) -> None:
-        """Handle an operator's command. After a pause or stop, OperatorControl already blocks the actuator's calls."""
+        """Handle an operator's command. OperatorControl has already blocked the actuator after a pause or stop."""
         confirmed = self.operator.handle_command(command, self.now_ns)
         if command.word in ("pause", "stop"):
             self.outstanding.called_since_demand = False
@@ -732,7 +732,7 @@ class LoopCore:
     def _on_host_changed(self, state: ev.HostChanged) -> None:
         self.world.host = state
         if len(state.events) != self.ledger.events:
-            self.ledger.host_events(state.events)
+            self.ledger.write_host_events(state.events)
             late = self.outstanding.late.values()
             self.outstanding.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
         if state.gave_up is not None and not self.world.stopped:
@@ -740,14 +740,14 @@ class LoopCore:
             self._stop_ticks("host")
 
     def _record_acknowledgements(self, acks: deque[Acknowledgement]) -> None:
-        """Record the acknowledgements of a client. Leave those for calls without a result in the queue."""
+        """Record the acknowledgements of a client, except for calls that the actuator has not finished."""
         acknowledgements = [acks.popleft() for _ in range(len(acks))]  # other threads may append to `acks`
         self.requests.check_acknowledgements(acknowledgements)
         for ack in acknowledgements:
             if ack.tick in self.outstanding.ordered:
                 acks.append(ack)
             else:
-                self.ledger.acknowledged(ack)
+                self.ledger.write_acknowledgement(ack)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -756,16 +756,16 @@ class LoopCore:
         self.out.append(ev.StopRun(why))
 
     def _on_exit_started(self, event: ev.ExitStarted) -> None:
-        """Demand the safe calls at the end of the ticks. From now on no other call may act."""
+        """Demand the safe calls at the end of the run. From now on no other call may act."""
         self.world.stopped = self.world.exiting = True
         self.operator.state = "stopped"
-        self.operator.drop(self.now_ns)
+        self.operator.drop_approval(self.now_ns)
         self._demand_safe_calls("exit", self.fallback.safe_emission(), self.outstanding.newest_k)
 
     def _on_overdue_release(self, event: ev.OverdueRelease) -> None:
-        """Record a miss if a release was due before the run ended, but the loop hung and did not start it."""
+        """Record a miss if a release was due before the end of the run, but the loop hung and did not start it."""
         due_ns = event.t_ns - self.settings.period_ns
-        if not (self.ledger.t0_ns and self.grid.enforced and self.grid.due(due_ns)):
+        if not (self.ledger.t0_ns and self.grid.enforced and self.grid.is_due(due_ns)):
             return
         self._record_pause(self.outstanding.newest_k)
         tick = self._new_tick(due_ns, event.t_ns)
@@ -784,8 +784,8 @@ class LoopCore:
         if event.acks:
             self.outstanding.ordered.clear()  # the actuator has ended, so no results of these calls will come
             self._record_acknowledgements(event.acks)
-        self.ledger.ended(event.episodes)
-        self.ledger.finish()
+        self.ledger.write_episodes(event.episodes)
+        self.ledger.write_waiting_lines()
 
 
 def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
@@ -808,8 +808,8 @@ EVENT_HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     ev.OperatorCommand: LoopCore._on_operator_command,
     ev.HostChanged: LoopCore._on_host_changed,
     ev.SafeState: lambda core, state: setattr(core.world, "safe", state),
-    ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
-    ev.EnvironmentFault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
+    ev.SafeAttempt: lambda core, attempt: core.ledger.write_safe_attempt(attempt),
+    ev.EnvironmentFault: lambda core, fault: core.ledger.write_fault(fault, core.now_ns),
     ev.NewInstruction: lambda core, event: core.requests.instructions.waiting.append(event.text),
     ev.StopRequested: lambda core, event: core._stop_ticks(event.why),
     ev.ExitStarted: LoopCore._on_exit_started,

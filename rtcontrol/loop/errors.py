@@ -18,29 +18,29 @@ INSTALLED = tuple(
 )
 
 
-def where(error: BaseException) -> str | None:
-    """Return `file.py:12` of the innermost stack frame in the user's code, or of the innermost frame if there is none.
+def location(error: BaseException) -> str | None:
+    """Return file and line (`file.py:12`) of the innermost stack frame in the user's code, else of the innermost frame.
 
-    Return None if the error was never raised, or is a UserError that rtcontrol raised, whose message says enough."""
+    Return None if the error was never raised, or is a UserError of rtcontrol, whose message needs no location."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    outside = [(frame, line) for frame, line in frames if not is_ours(frame)]
+    outside = [(frame, line) for frame, line in frames if not is_rtcontrol_frame(frame)]
     user = [(frame, line) for frame, line in outside if is_user_code(frame)]
     places = user or outside or ([] if isinstance(error, UserError) else frames)
-    return place(*places[-1]) if places else None
+    return frame_location(*places[-1]) if places else None
 
 
-def is_ours(frame: FrameType) -> bool:
+def is_rtcontrol_frame(frame: FrameType) -> bool:
     """Return whether a frame runs code of rtcontrol."""
     return str(frame.f_globals.get("__name__", "")).startswith("rtcontrol.")
 
 
 def is_user_code(frame: FrameType) -> bool:
-    """Return whether a frame runs the user's code, which is outside rtcontrol, installed packages and Python."""
-    return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
+    """Return whether a frame runs the user's code (not rtcontrol, installed packages or the standard library)."""
+    return not is_rtcontrol_frame(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
 
 
-def place(frame: FrameType, line: int | None) -> str:
-    """Return `file.py:12`, relative to the working directory or an import path."""
+def frame_location(frame: FrameType, line: int | None) -> str:
+    """Return file and line of a frame (`file.py:12`), relative to the working directory or an import path."""
     name = frame.f_code.co_filename
     with contextlib.suppress(FileNotFoundError):  # the working directory may be deleted
         for folder in (Path.cwd(), *map(Path, sys.path)):
@@ -49,10 +49,10 @@ def place(frame: FrameType, line: int | None) -> str:
     return f"{name}:{line}"
 
 
-def text(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """Return the type and message of an error in one line. For a UserError return only the message."""
     try:
-        message = str(error)
+        text = str(error)
     except Exception as fault:  # the __str__ of a user's exception class may raise any error
-        message = f"(no message: its __str__ raises {type(fault).__name__})"
-    return " ".join((message if isinstance(error, UserError) else f"{type(error).__name__}: {message}").split())
+        text = f"(no message: its __str__ raises {type(fault).__name__})"
+    return " ".join((text if isinstance(error, UserError) else f"{type(error).__name__}: {text}").split())

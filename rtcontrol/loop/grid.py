@@ -1,8 +1,8 @@
 """Compute the release (scheduled start) of the next tick, in real time (WallGrid) or after a world step (StepGrid).
 
-If a grid is `enforced`, a tick ends at its deadline; otherwise deadlines only count misses. `waits`: no release is due
-while the decoder restarts. `world_ns` returns the world's time, which limits how long a call is held. Instants are
-nanoseconds of CLOCK_MONOTONIC.
+If a grid is `enforced`, a tick ends at its deadline; otherwise a late tick is counted as a miss, but continues.
+`waits`: no release is due while the decoder restarts. `world_ns` returns the world's time, in which the hold limit of a
+call is measured. Instants are nanoseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEAD_NS = 1_000_000  # time from `start` to the first release (number 0)
 class WallGrid:
     """A grid for a world that does not wait for the controller: releases r_k = t0 + k * period, deadlines enforced.
 
-    If the loop is late by whole periods, the grid skips those releases and keeps the phase. No burst of ticks follows.
+    If the loop is late by whole periods, the grid skips the missed releases, and keeps the phase of later releases.
     """
 
     enforced, waits = True, False
@@ -29,12 +29,12 @@ class WallGrid:
         self._t0_ns = self.next_release_ns = now_ns + min(LEAD_NS, self.period_ns)
         return self._t0_ns, self._t0_ns
 
-    def due(self, now_ns: int) -> bool:
+    def is_due(self, now_ns: int) -> bool:
         return now_ns >= self.next_release_ns
 
-    def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the due release. Return its index k, its instant r_k, and how many earlier releases were skipped, so
-        that r_k <= now < r_k + period. Raises ValueError if no release is due."""
+    def start_release(self, now_ns: int) -> tuple[int, int, int]:
+        """Start the newest due release (r_k <= now < r_k + period). Return its index k, its instant r_k, and the number
+        of skipped releases before it. Raises ValueError if no release is due."""
         late_ns = now_ns - self.next_release_ns
         if late_ns < 0:
             raise ValueError(f"release {self._next} is due only in {-late_ns} ns")
@@ -47,14 +47,14 @@ class WallGrid:
     def world_ns(self, now_ns: int) -> int:
         return now_ns
 
-    def advanced(self, due_ns: int | None) -> None:
+    def record_advance(self, due_ns: int | None) -> None:
         raise AssertionError("the world runs by itself")
 
 
 class StepGrid:
-    """A grid for a world that waits for the controller. A release is due when the previous tick is settled and the
+    """A grid for a world that waits for the controller. A release is due when the previous tick has its result, and the
     world has advanced by a period (lockstep) or an observation has arrived (arrival). A late decision counts as a miss,
-    but its call still acts. Hold limits are counted in periods."""
+    but its call still acts. The world's time is the number of releases times the period."""
 
     enforced = False
     next_release_ns = 0
@@ -70,11 +70,11 @@ class StepGrid:
         self.due_ns = now_ns if self.waits else None
         return now_ns, 0
 
-    def due(self, now_ns: int) -> bool:
+    def is_due(self, now_ns: int) -> bool:
         return self.due_ns is not None
 
-    def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the due release. Return its index, its instant (now in lockstep, else the arrival), and 0 skipped."""
+    def start_release(self, now_ns: int) -> tuple[int, int, int]:
+        """Start the due release. Return its index, its instant (`now_ns` in lockstep, else the arrival), and 0."""
         release_ns = now_ns if self.waits or self.due_ns is None else self.due_ns
         self.due_ns = None
         self._k += 1
@@ -83,8 +83,8 @@ class StepGrid:
     def world_ns(self, now_ns: int) -> int:
         return (self._k + 1) * self.period_ns
 
-    def advanced(self, due_ns: int | None) -> None:
-        """Record that the world advanced, so that a release is due since `due_ns` (None: it is not due yet)."""
+    def record_advance(self, due_ns: int | None) -> None:
+        """Record that the world has advanced. `due_ns`: since when a release is due, or None if no release is due."""
         self.due_ns = due_ns
 
 

@@ -1,4 +1,4 @@
-"""Interpret free sentences as goals of an agent, with a decider whose tools are the goals. Runs outside the ticks."""
+"""Interpret free sentences as goals of an agent, by a decider whose tools are the goals, on a background thread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class InterpretedSentence:
-    """The interpretation of a sentence. `text`: the canonical instruction; None if the sentence was not understood, for
-    the reason `why` with a `detail`. `by`: the name of the interpreter. `confidence`: the lowest confidence of a part
-    of the instruction (None: unknown)."""
+    """The interpretation of a sentence. `text`: the canonical instruction, or None if the sentence was not understood;
+    `why` (a key of REASONS, or an error) and `detail` then have the reason. `by`: the name of the interpreter.
+    `confidence`: the lowest confidence of a part of the instruction (None: unknown)."""
 
     sentence: str
     text: str | None
@@ -48,7 +48,7 @@ class InterpretedSentence:
 
     @property
     def reason(self) -> str:
-        """Return a text for the user that says why the sentence was not understood."""
+        """Return a text for the user with the reason why the sentence was not understood."""
         reason = REASONS.get(self.why or "", f"the interpreter failed ({self.why})")
         return f"{reason} ({self.detail})" if self.detail else reason
 
@@ -63,9 +63,10 @@ class InterpretedSentence:
 
 
 class Interpreter:
-    """An interpreter that maps sentences to `goals` with a decider, one sentence at a time. Any thread may call it.
+    """An interpreter that maps sentences to `goals` by a decider, one sentence at a time. Any thread may use it.
 
-    A sentence is not understood if a part of the answer has less confidence than `gate`, or after `limit_s` seconds."""
+    A sentence counts as not understood if a part of the answer has less confidence than `gate`, or if the answer does
+    not arrive within `limit_s` seconds."""
 
     def __init__(
         self, name: str, goals: GoalTools, source: DeciderSource, gate: float = GATE, limit_s: float = LIMIT_S
@@ -81,8 +82,8 @@ class Interpreter:
             self._build_decider()
 
     def understand(self, sentence: str, gave_up: Callable[[], bool] = lambda: False) -> InterpretedSentence | None:
-        """Return the interpretation of a sentence, or None if `gave_up()` is true. Blocks for at most `limit_s`, and
-        not at all for a canonical instruction. Never raises: errors are in the field `why` of the result."""
+        """Return the interpretation of a sentence, or None if the caller gave up (`gave_up()` is true). Blocks for at
+        most `limit_s`; a canonical instruction is returned at once. Never raises: the result's `why` has any error."""
         if (goal := self.goals.canonical_goal(sentence)) is not None:
             return InterpretedSentence(sentence, goal.text(), CANONICAL, confidence=1.0)
         began = time.monotonic()
@@ -141,26 +142,26 @@ class Interpreter:
 
 
 class InterpreterThread:
-    """A background thread that interprets sentences. A newer sentence replaces a waiting one.
+    """A background thread that interprets sentences. A newer sentence replaces a waiting sentence.
 
-    `take` is called with each understood instruction, `answered` with each result, `emit` with lines for the record,
-    and `notify` with texts for the user."""
+    The thread calls `set_instruction` with each canonical instruction, `on_result` with each interpretation, `emit`
+    with lines for the record, and `notify` with texts for the user."""
 
     def __init__(
         self,
         interpreter: Interpreter,
-        take: Callable[[str], None],
+        set_instruction: Callable[[str], None],
         emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
         now_s: Callable[[], float],
-        answered: Callable[[InterpretedSentence], None] = lambda understood: None,
+        on_result: Callable[[InterpretedSentence], None] = lambda understood: None,
     ) -> None:
         self.interpreter = interpreter
-        self._instruct, self._emit, self._notify = take, emit, notify
-        self._now_s, self._on_result = now_s, answered
+        self._instruct, self._emit, self._notify = set_instruction, emit, notify
+        self._now_s, self._on_result = now_s, on_result
         self._sentences: SimpleQueue[str] = SimpleQueue()
         self._closed = False
-        threading.Thread(target=self._work, name="interpreter", daemon=True).start()
+        threading.Thread(target=self._run_thread, name="interpreter", daemon=True).start()
 
     def interpret_first(self, sentence: str, stopped: Callable[[], bool]) -> str:
         """Return the canonical instruction for the first sentence of a run. Blocks. Raises UserError if the sentence is
@@ -176,7 +177,7 @@ class InterpreterThread:
         return understood.text
 
     def submit(self, sentence: str) -> bool:
-        """Queue a sentence without blocking. Return False if the run is over. Raises UserError if it is too long."""
+        """Enqueue a sentence without blocking. Return False if the run is over. Raises UserError if it is too long."""
         self._sentences.put(instruction_text(sentence))
         return not self._closed
 
@@ -188,7 +189,7 @@ class InterpreterThread:
     def _is_replaced(self) -> bool:
         return self._closed or not self._sentences.empty()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         while not self._closed:
             sentence = self._sentences.get()
             understood = None if self._is_replaced() else self.interpreter.understand(sentence, self._is_replaced)

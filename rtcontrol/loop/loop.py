@@ -1,4 +1,4 @@
-"""The control loop: one run of an agent in an environment, from the start of the decoder to the final safe call."""
+"""The control loop, which runs an agent in an environment, from the start of the decoder to the final safe calls."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ OVER = "The last episode has ended, so the environment accepts no safe call."
 
 
 class Listener:
-    """A base class for listeners to events of a run. The methods run on the reporting thread, and must not block."""
+    """A base class for listeners to events of a run. The methods run on the event's thread, and must not block."""
 
-    def report(self, report: LoopReport) -> None:
-        """Handle that an instruction was accepted, refused or doubted, or that the operator's view changed."""
+    def handle_report(self, report: LoopReport) -> None:
+        """Handle a report: an instruction was accepted, refused or doubted, or the operator's view changed."""
 
-    def understood(self, result: InterpretedSentence) -> None:
+    def handle_interpretation(self, result: InterpretedSentence) -> None:
         """Handle the interpretation of a sentence."""
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Optional parts of a loop. `sample`: an observation for the warm-up, before the environment starts. `notify` shows
-    a line to the user. `watch`: a PauseWatch that several loops of this process share, and that is already entered.
-    `interpreter` is closed with the loop. `restore_handlers` restores signal handlers that user code replaced, and
-    returns the names of those signals. `goals`: the agent's goals, if any."""
+    """Optional parts of a loop. `sample`: an observation for a warm-up before the environment starts. `notify` shows a
+    line to the user. `watch`: a running PauseWatch, which several loops of this process share. `restore_handlers`
+    restores signal handlers that user code replaced, and returns the names of these signals. `goals`: the agent's
+    goals, if any."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -64,9 +64,9 @@ class LoopOptions:
 
 @dataclass(slots=True)
 class RunState:
-    """The progress and the end of a run. `failure`: the error of the environment that ended the run. `safe_active`: the
-    safe calls were active at the end. `unsafe`: they were not active, although the last episode had not ended.
-    `t_end_ns`: when the last tick was over."""
+    """The progress and the result of a run. `failure`: the error of the environment that ended the run. `safe_active`:
+    the safe calls were active at the end. `unsafe`: the safe calls were not active, although the last episode had not
+    ended. `t_end_ns`: when the last tick ended."""
 
     phase: str = "not started"
     warmup: Warmup = field(default_factory=Warmup)
@@ -106,7 +106,7 @@ class ControlLoop:
         self.runner = self._assemble()
         self.interpretation: InterpreterThread | None = None
         if (interpreter := self.options.interpreter) is not None:
-            answered = self.options.listener.understood
+            answered = self.options.listener.handle_interpretation
             self.interpretation = InterpreterThread(
                 interpreter, self.set_instruction, recorder.write, self.notify, self.now_s, answered
             )
@@ -131,7 +131,7 @@ class ControlLoop:
             write=self.recorder.write,
             notify=self.notify,
             stop=self.stop,
-            report=options.listener.report,
+            report=options.listener.handle_report,
             restore_handlers=options.restore_handlers,
         )
         return LoopRunner(core, clock, ports)
@@ -176,15 +176,15 @@ class ControlLoop:
     # -- commands of other threads ------------------------------------------------------------------------------------
 
     def instruct(self, text: str) -> bool:
-        """Use the instruction `text`, interpreted if there is an interpreter, from the next release on. Return False if
-        the run is over. Raises UserError if `text` is too long."""
+        """Set the instruction for the next release. If there is an interpreter, it interprets `text` first. Return
+        False if the run is over. Raises UserError if `text` is too long."""
         if self.interpretation is not None:
             return self.interpretation.submit(text) and self.ended_by is None
         self.set_instruction(text)
         return self.ended_by is None
 
     def set_instruction(self, text: str) -> None:
-        """Use an instruction from the next release on, without interpreting it."""
+        """Set the instruction for the next release, without interpreting it."""
         self.runner.inbox.append(NewInstruction(instruction_text(text)))
 
     def notify(self, line: str) -> None:
@@ -193,14 +193,14 @@ class ControlLoop:
         self.options.notify(line)
 
     def stop(self, why: str) -> None:
-        """Request the end of the run, with the safe calls and the report. If called again, the first reason stays."""
+        """Request the end of the run, with the safe calls and the report. Later calls do not change the reason."""
         if self.state.ended_by is None:
             self.state.ended_by = why
             self.runner.inbox.append(StopRequested(why))
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Call `halt`, which suspends the process (Ctrl-Z), as soon as the safe calls are active. Call this in a signal
-        handler. Before the first tick `halt` is called at once; a run that is ending is not suspended."""
+        """Call `halt`, which suspends the process (Ctrl-Z), as soon as the safe calls are active. For a signal handler.
+        Before the first tick, call `halt` at once. A run that is ending is not suspended."""
         if self.phase == "running":
             self.runner.halt = halt
         elif self.phase != "ending":
@@ -209,9 +209,9 @@ class ControlLoop:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run from start to end. The safe calls are executed however the run ends. An error of the environment is
+        """Run from start to end. Execute the safe calls at the end, even after an error. An error of the environment is
         stored in `state.failure`; other exceptions are raised. A KeyboardInterrupt while the run is ending shortens the
-        wait."""
+        wait for the safe calls."""
         state, patience_s = self.state, EXIT_WAIT_S
         try:
             prepare(self)
@@ -241,7 +241,7 @@ class ControlLoop:
 
 
 def prepare(loop: ControlLoop) -> None:
-    """Interpret the first instruction, start the decoder, and warm up. Raises UserError if one of these fails."""
+    """Interpret the first instruction, start the decoder, and warm up. Raises UserError if a step fails."""
     state = loop.state
     if (interpretation := loop.interpretation) is not None:
         state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
@@ -258,7 +258,7 @@ def prepare(loop: ControlLoop) -> None:
 
 
 def launch(loop: ControlLoop) -> None:
-    """Start the environment, which runs in real time from here on. Slow preparations must happen before."""
+    """Start the environment, which then runs in real time. Slow preparations must happen before this."""
     config, state, env = loop.config, loop.state, loop.env
     loop.recorder.file.start_writing()
     env.instruct(loop.instruction)
@@ -277,7 +277,7 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
     """Warm up the decoder by a few decisions for an observation, and warn if the decoder is too slow for the rate."""
     config, host, warmup = loop.config, loop.host, Warmup(loop.config.pipeline)
     if observation is not None and config.warmup:
-        make = loop.runner.core.requests.make
+        make = loop.runner.core.requests.build_request
         ask = lambda tick: make(tick, observation, observation_text(loop.agent, observation.data))  # noqa: E731
         warmup.decide(host, ask, config.warmup, config.warmup_s)
     loop.state.warmup = warmup
@@ -290,7 +290,7 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
 
 
 def finish(loop: ControlLoop, patience_s: float) -> None:
-    """Make the safe calls active, wait at most `patience_s` for this, and close everything."""
+    """Demand the safe calls, wait at most `patience_s` until they are active, and close everything."""
     with ExitStack() as then:  # calls these functions in reverse order, even if one of them raises an error
         then.callback(loop.env.close)
         then.callback(loop.host.close)
@@ -305,9 +305,9 @@ def _exit_safely(loop: ControlLoop, patience_s: float) -> None:
     actuator = runner.ports.actuator
     with ExitStack() as then:  # demands the safe calls, even if the next lines are interrupted
         then.callback(_demand_safe, runner)
-        actuator.disarm()
+        actuator.disarm_watchdog()
         loop.env.conclude()
-        loop.operator.end()
+        loop.operator.end_control()
     ended = actuator.wait_safe(patience_s)
     over = actuator.core.safe.world_over
     state.safe_active = ended and not over
@@ -316,11 +316,10 @@ def _exit_safely(loop: ControlLoop, patience_s: float) -> None:
         why = "the episode had ended" if ended else f"the environment did not execute it within {patience_s:g} s"
         loop.notify(UNSAFE.format(why) if state.unsafe else OVER)
     sampler = runner.ports.sampler
-    runner.dispatch(
-        OverdueRelease(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.read_schedstats())
-    )
+    sample = sampler.sample(runner.core.grid.next_release_ns)
+    runner.dispatch(OverdueRelease(state.t_end_ns, sample, sampler.read_schedstats()))
     # Read late replies, which are evidence for misses. Call `wait` twice, because the first may only return a `wake`.
-    while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
+    while runner.core.awaits_late_reply and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
         runner.dispatch(reply)
 
 
@@ -337,14 +336,14 @@ def _close_world(loop: ControlLoop) -> None:
     runner.ports.actuator.close()
     if loop.interpretation is not None:
         loop.interpretation.close()
-    runner.collect()
+    runner.process_events()
     acks = loop.env.acknowledgements if isinstance(loop.env, AcknowledgingEnvironment) else None
     runner.dispatch(RunClosed(loop.env.episodes if loop.state.launched else (), acks))
     runner.ports.sampler.close()
 
 
 def write_end(loop: ControlLoop) -> None:
-    """Write the last line of the record, unless an interrupted call has already written it."""
+    """Write the last line of the record, unless it was already written."""
     state, core = loop.state, loop.runner.core
     if state.end_written:
         return
@@ -361,7 +360,7 @@ def write_end(loop: ControlLoop) -> None:
 def record_world_failure(loop: ControlLoop, error: WorldError) -> str:
     """Record an error that the environment's code raised, and return a message for the user."""
     line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
-    loop.runner.core.ledger.put_error(line, error.__cause__ or error, None)
+    loop.runner.core.ledger.add_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)
     shown = f"{line['error']} ({line['where']})" if "where" in line else line["error"]
     end = "The run ends with the safe call" if loop.state.launched else "The environment did not start"

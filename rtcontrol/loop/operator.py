@@ -1,7 +1,7 @@
-"""Control by an operator (a person): pause, resume, stop, approval of named tools; and the gate for unsure decisions.
+"""Control by an operator (a person): pause, resume, stop, and approval of calls. Also the gate for low confidence.
 
 `OperatorState` accepts or rejects a command at once, on the caller's thread. `OperatorGate` handles the command later,
-on the loop's thread. No clock.
+on the loop's thread. Neither reads a clock.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SUSPENDED, CONTINUED = "SIGTSTP", "SIGCONT"  # recorded as who pauses a run for 
 class OperatorState:
     """The state that operators control: running, paused, or stopped (which is final).
 
-    At most one call waits for approval. A yes has the number of its tick, or comes READ_NS after the call was shown. A
-    pause for Ctrl-Z ends only with `fg`, unless a person pauses meanwhile."""
+    At most one call waits for approval. A yes must have the number of the call's tick, or arrive at least READ_NS after
+    the call was shown. A pause for Ctrl-Z ends only with `fg`, unless a person pauses the run meanwhile."""
 
     def __init__(self, wait_ns: int) -> None:
         self.state: State = "running"
@@ -60,7 +60,7 @@ class OperatorState:
         return f"{ANSWERS[word]} ({command.by})", command
 
     def show_approval(self, question: ev.ShowApproval, now_ns: int) -> None:
-        """Set the call that waits for approval, or None if no call waits any more."""
+        """Set the call that waits for approval, or None if no call waits."""
         self.pending_approval, self._shown_ns = question.approval, now_ns
 
     def _answer_approval(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
@@ -75,7 +75,7 @@ class OperatorState:
 
 
 class ConfidenceMonitor:
-    """A monitor that notifies the user and the run's Listener once if decisions under an instruction stay unsure."""
+    """A monitor that notifies user and Listener once if decisions for an instruction keep having low confidence."""
 
     def __init__(self, hz: float, out: list[ev.Action]) -> None:
         self._ticks = max(1, math.ceil(DOUBT_S * hz))
@@ -86,8 +86,8 @@ class ConfidenceMonitor:
     def count_decision(
         self, instruction: str, unsure: bool, unknown: Sequence[str] = (), unfamiliar: Sequence[str] = ()
     ) -> None:
-        """Count a decision. `unsure`: the decision was not confident enough to act. `unknown`: words of the instruction
-        that are not in the model's training data. `unfamiliar`: what no observation in training had."""
+        """Count a decision. `unsure`: its confidence is too low to act. `unknown`: words of the instruction that are
+        not in the training data. `unfamiliar`: parts of the observation that no observation in training had."""
         if instruction != self._instruction:
             self._instruction, self._doubt, self._notified = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
@@ -106,54 +106,55 @@ class ConfidenceMonitor:
 
 
 def unfamiliar_text(reasons: Sequence[str]) -> str:
-    """Return a text for the user that lists what no observation in the model's training had."""
+    """Return a text for the user with the reasons why the observation is unlike those of the model's training."""
     return f"the observation is unlike those of training: {'; '.join(reasons)}"
 
 
 class OperatorGate:
-    """The gate on the loop's thread that says why a decision must not act.
+    """The gate on the loop's thread that withholds decisions: while the run is paused, with low confidence, and calls
+    that need approval.
 
-    No call acts unless `state` is running and the call was requested after `open_ns`, the last resume. While a call
-    waits for approval, or was denied and has not expired, other calls of the tools `named` are withheld. `doubt`
-    returns why a decision is unsure, or None."""
+    A call may act only if `state` is running and the call was requested after `open_ns`, the last resume. While a call
+    waits for approval, or was denied and has not expired, other calls of the tools `confirm_tools` are withheld.
+    `doubt` returns which confidence of a decision is too low, or None."""
 
     def __init__(
         self,
         out: list[ev.Action],
         ledger: Ledger,
         doubt: Callable[[Decision], ev.LowConfidence | None] | None,
-        named: frozenset[str],
+        confirm_tools: frozenset[str],
         wait_ns: int,
         monitor: ConfidenceMonitor,
     ) -> None:
         self.state: State = "running"
         self.open_ns = 0
         self.pending_approval: ev.PendingApproval | None = None
-        self.careful = bool(named or doubt is not None)
+        self.has_checks = bool(confirm_tools or doubt is not None)
         self._out, self._ledger, self._doubt = out, ledger, doubt
-        self._named, self._wait_ns, self._monitor = named, wait_ns, monitor
+        self._confirm_tools, self._wait_ns, self._monitor = confirm_tools, wait_ns, monitor
 
-    def unsure(self, decision: Decision) -> bool:
+    def is_unsure(self, decision: Decision) -> bool:
         """Return whether the confidence gate withholds the decision."""
         return self._doubt is not None and self._doubt(decision) is not None
 
     def reason_to_hold(
         self, tick: ev.Tick, decision: Decision
     ) -> Literal["state", "confidence", "unfamiliar", "confirm"] | None:
-        """Return why the call of a decision must not act, or not yet, or None if it may act."""
+        """Return why the call of a decision must not act, or not without an approval. Return None if it may act."""
         if self.state != "running" or (tick.requested_ns or tick.woke_ns) < self.open_ns:
             return "state"
-        if not self.careful:
+        if not self.has_checks:
             return None
-        unsure = self.unsure(decision)
+        unsure = self.is_unsure(decision)
         if not tick.calls:
             self._monitor.count_decision(tick.request.instruction, unsure, decision.unknown, decision.unfamiliar)
         if unsure:
             return "unfamiliar" if decision.unfamiliar else "confidence"
-        return "confirm" if decision.call is not None and decision.call.name in self._named else None
+        return "confirm" if decision.call is not None and decision.call.name in self._confirm_tools else None
 
     def request_approval(self, tick: ev.Tick, reply: DecisionReply, call: Call, now_ns: int) -> None:
-        """Ask the operator to approve a call, unless another call is waiting for approval."""
+        """Ask the operator to approve a call. Do nothing if another call is waiting for approval."""
         if self.pending_approval is not None:
             return
         seconds = self._wait_ns / 1e9
@@ -186,17 +187,17 @@ class OperatorGate:
             self._out.append(ev.ShowApproval(None))
             confirmed.tick.waited_ns = now_ns - confirmed.requested_ns
         elif word in ("pause", "stop"):
-            self.drop(now_ns)
+            self.drop_approval(now_ns)
         return confirmed
 
-    def expire(self, now_ns: int) -> None:
-        """Refuse the call that waits for approval if no answer came in time."""
+    def expire_approval(self, now_ns: int) -> None:
+        """Refuse the call that waits for approval if its time limit has passed."""
         if (approval := self.pending_approval) is not None and now_ns > approval.expires_ns:
             if not approval.denied:
                 self._out.append(ev.Notify(f"{approval.call.text()} is refused: no yes or no came in time"))
-            self.drop(now_ns)
+            self.drop_approval(now_ns)
 
-    def drop(self, now_ns: int) -> None:
+    def drop_approval(self, now_ns: int) -> None:
         """Drop the call that waits for approval, if any."""
         approval, self.pending_approval = self.pending_approval, None
         if approval is None:

@@ -1,4 +1,4 @@
-"""Operators' commands from any thread. A pause or stop blocks the actuator's calls at once, before the loop handles it.
+"""Execute operators' commands on any thread. A pause or stop blocks the actuator at once, without the loop's thread.
 
 A line that a person types is a command (`TYPED`), `/help`, `/goals`, or an instruction.
 """
@@ -27,10 +27,10 @@ NOT_HALTED = (
 
 
 class OperatorControl:
-    """The control of operators over a run. Any thread may call `say`; the other methods are for the loop.
+    """The control of operators over a run. Any thread may call `execute_command`; the other methods are for the loop.
 
-    While the run is paused or stopped, ActuatorCore blocks all calls but the safe calls. A call that was requested
-    before a resume does not act, either. `stop` ends the run. `wake` ends the loop's wait for events."""
+    While the run is paused or stopped, ActuatorCore blocks all calls except the safe calls. After a resume, calls that
+    were requested before stay blocked. `stop` ends the run. `wake` ends the loop's wait for events."""
 
     def __init__(
         self, actuator: Actuator, confirm_ns: int, stop: Callable[[str], None], wake: Callable[[], None]
@@ -49,17 +49,17 @@ class OperatorControl:
         """Return the call that waits for approval, if any."""
         return self._operator.pending_approval
 
-    def say(self, word: str, by: str, k: int | None = None) -> str:
-        """Execute the command `word` at once, and return a message about the result. `by`: who gave the command. `k`:
-        the tick whose call a yes or no answers (None: the waiting call). Raises ValueError for an unknown word."""
+    def execute_command(self, word: str, by: str, k: int | None = None) -> str:
+        """Execute the command `word`, and return a message about the result. `by`: the person or interface. `k`: the
+        tick whose call is confirmed or denied (None: the waiting call). Raises ValueError for an unknown word."""
         with self._lock:
             answer, command = self._operator.apply(OperatorCommand(word, by, time.monotonic_ns(), k))
             if command is None:
                 return answer
             if word in ("pause", "stop"):
-                self._shut_actuator(word)
+                self._block_actuator(word)
             elif word == "resume":
-                self._actuator.order(ActuatorCore.block, None, command.t_ns)
+                self._actuator.call_core(ActuatorCore.block, None, command.t_ns)
             self._actuator.core.effects.append(command)
         if word == "stop":
             self._stop("stop")
@@ -72,34 +72,33 @@ class OperatorControl:
             self._operator.show_approval(question, time.monotonic_ns())
 
     def suspend(self, lockstep: bool, collect: Callable[[], None], halt: Callable[[], None]) -> str | None:
-        """Suspend the process as Ctrl-Z does: pause, call `halt` when the safe calls are active, and resume afterwards.
-        `collect` lets the loop handle events meanwhile. Return a message if the process was not suspended, else
-        None."""
-        self.say("pause", SUSPENDED)
-        self._actuator.disarm()  # the watchdog (guard) must not act; the next release arms it again
+        """Suspend the process for Ctrl-Z: pause, call `halt` when the safe calls are active, and then resume. `collect`
+        lets the loop handle pending events. Return a message if the process was not suspended, else None."""
+        self.execute_command("pause", SUSPENDED)
+        self._actuator.disarm_watchdog()  # the watchdog (guard) must not act; the next release arms it again
         # Do not wait for long in lockstep: the world does not step meanwhile, so the safe call cannot become active.
         active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
         collect()
         if not active:
-            self.say("pause", "Ctrl-Z")  # now the run counts as paused by a person, who may resume it
+            self.execute_command("pause", "Ctrl-Z")  # now the run counts as paused by a person, who may resume it
             return NOT_HALTED.format(HALT_WAIT_S)
         time.sleep(HALT_SETTLE_S)
         halt()
         time.sleep(HALT_SETTLE_S)  # if a person has paused the run meanwhile, that pause is handled first
-        self.say("resume", CONTINUED)
+        self.execute_command("resume", CONTINUED)
         return None
 
-    def end(self) -> None:
-        """Set the state to stopped at the end of the run. From now on only the safe calls may act."""
+    def end_control(self) -> None:
+        """Set the state to stopped at the end of the run, so that only the safe calls may act."""
         with self._lock:
             self._operator.state = "stopped"
-            self._actuator.order(ActuatorCore.block, "stopped", 0)
+            self._actuator.call_core(ActuatorCore.block, "stopped", 0)
 
-    def _shut_actuator(self, why: str) -> None:
+    def _block_actuator(self, why: str) -> None:
         actuator, now = self._actuator, time.monotonic_ns()
-        # Block calls before the demand, because the environment checks `Command.shut` when it starts a queued call.
-        actuator.order(ActuatorCore.block, self._operator.state, now)
-        if (cleared := actuator.order(ActuatorCore.demand, why, actuator.core.guard_emission)) is not None:
+        # Block calls before the demand, because the environment checks `Command.block_reason` when it starts a queued call.
+        actuator.call_core(ActuatorCore.block, self._operator.state, now)
+        if (cleared := actuator.call_core(ActuatorCore.demand, why, actuator.core.guard_emission)) is not None:
             actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 
@@ -108,7 +107,7 @@ def run_typed_command(text: str, by: str, operator: OperatorControl, instruction
     if the text is an instruction. `/yes 3` and `/no 3` answer for the call of tick 3."""
     word, _, number = text.partition(" ")
     if word in TYPED and (not number or (word in NUMBERED and number.isdecimal())):
-        return operator.say(TYPED[word], by, int(number) if number else None)
+        return operator.execute_command(TYPED[word], by, int(number) if number else None)
     if not text.startswith("/"):
         return None
     goals, words = instructions.goals, ", ".join([*TYPED, HELP, GOALS])

@@ -1,4 +1,4 @@
-"""Make Python's timing steady enough for real time: garbage is collected only between ticks."""
+"""Make Python's timing steady enough for real time: collect garbage only between ticks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SWITCH_INTERVAL_S = 0.0001
 class SlackCollector:
     """A context in which Python's automatic garbage collection is off, and `collect` collects in idle time.
 
-    Each round collects the young objects. A full collection is due after `FULL_ROUNDS` rounds or `FULL_NS`. It waits
-    until the idle time is long enough for it, but not for more than four times `FULL_ROUNDS`."""
+    Each round collects the young objects. A full collection is due after `FULL_ROUNDS` rounds or `FULL_NS`. It is
+    delayed until the idle time is long enough, but for at most four times `FULL_ROUNDS`."""
 
     THRESHOLD, FORCED = 2_000, 200_000  # from 2,000 young objects on collect if there is time, from 200,000 on always
     MARGIN_NS = 2_000_000
@@ -47,7 +47,7 @@ class SlackCollector:
             gc.enable()
 
     def collect(self, slack_ns: int) -> None:
-        """Collect garbage if there is enough, and if the idle time `slack_ns` allows it."""
+        """Collect garbage if there are enough young objects, and if the idle time `slack_ns` is long enough."""
         young = gc.get_count()[0]
         if young < self.THRESHOLD or (slack_ns < self.MARGIN_NS and young < self.FORCED):
             return

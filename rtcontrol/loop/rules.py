@@ -1,5 +1,4 @@
-"""Build the LoopSettings and Rules of LoopCore from the configuration and the agent: call validation, confidence
-gate."""
+"""Build the LoopSettings and the Rules of LoopCore (call validation, confidence gate) from configuration and agent."""
 
 from __future__ import annotations
 
@@ -22,16 +21,15 @@ MAX_KNOWN = 1024  # maximum number of cached calls
 IMMUTABLE = (int, float, str, Enum, type(None))
 
 
-class LegalCalls:
-    """A validator of calls, which caches valid calls by name and arguments: the converted call, and its text."""
+class CallValidator:
+    """A validator of calls. It caches the results for valid calls (the converted call, and its text)."""
 
     def __init__(self, tools: Tools) -> None:
         self.known: dict[str, tuple[Call, str]] = {}
         self._tools = tools
 
     def check(self, call: Call) -> tuple[Call, str]:
-        """Validate a call. Return the call with arguments converted to the annotated types, and its text. Raises
-        InvalidCall."""
+        """Validate a call. Return the call with converted arguments, and its text. Raises InvalidCall."""
         key = f"{call.name}{call.arguments}"
         if (known := self.known.get(key)) is not None:
             return known
@@ -45,8 +43,8 @@ class LegalCalls:
 
 class ConfidenceGate:
     """A gate that withholds decisions with low confidence. `floors`: the minimum confidence by head (a part of the
-    call) or parameter; the empty name means all. `null_is_doubt`: a null call means that the instruction is not
-    understood."""
+    call) or parameter; the empty name means all heads. `null_is_doubt`: if a decision has no call, the model has not
+    understood the instruction."""
 
     def __init__(self, floors: Mapping[str, float], tools: Iterable[Tool], null_is_doubt: bool = False) -> None:
         self._floors = dict(floors)
@@ -56,7 +54,7 @@ class ConfidenceGate:
         self.enabled = bool(self._floors or self._least > 0 or null_is_doubt)  # whether the gate can withhold any call
 
     def doubt(self, decision: Decision) -> LowConfidence | None:
-        """Return the head whose confidence is too low, or None if the decision may act."""
+        """Return a head whose confidence is too low, or None if the decision may act."""
         call, confidence = decision.call, decision.confidence
         if call is None and self._null_is_doubt:
             return LowConfidence("function", 1.0 - confidence.get("function", 1.0), 1.0)
@@ -71,7 +69,7 @@ class ConfidenceGate:
 
 
 def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
-    """Return the names of heads by tool and parameter."""
+    """Return the name of the head that decodes a parameter, by tool and parameter."""
     return {
         t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
         for t in tools
@@ -79,7 +77,7 @@ def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
-    """Return the settings of a run. `env` is None for a crowd, whose members have no common environment."""
+    """Return the settings of a run. `env`: None for a crowd, which has no environment."""
     hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
     duration_s = config.duration_s
     return LoopSettings(
@@ -102,11 +100,11 @@ def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None)
 
 
 def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) -> Rules:
-    """Return the rules of a run from the agent and the configuration."""
+    """Return the rules of a run, from the agent and the configuration."""
     gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
     return Rules(
-        check=LegalCalls(agent.tools).check,
-        describe=lambda error: (errors.text(error), errors.where(error)),
+        check=CallValidator(agent.tools).check,
+        describe=lambda error: (errors.message(error), errors.location(error)),
         plain=to_jsonable,
         safe_calls=agent.fallback.safe_calls,
         doubt=gate.doubt if gate.enabled else None,
@@ -117,8 +115,8 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
 
 
 def check_names(config: RunConfig, agent: Agent) -> None:
-    """Raise UserError if loop.confirm or loop.min_confidence has a name that this agent lacks, or if the history is too
-    short for the calls of a tick."""
+    """Raise UserError if loop.confirm or loop.min_confidence has a name that the agent does not have, or if the agent's
+    history is shorter than the calls of a tick."""
     if config.calls_per_tick > agent.history + 1:
         raise UserError(
             f"loop.calls_per_tick={config.calls_per_tick} is too large: the prompt of {agent.name} contains only the "

@@ -1,6 +1,6 @@
 """Run LoopCore in real time: wait for events, pass them to the core, and execute the core's actions.
 
-Everything happens on the thread that calls `run`. Only `advance` of a lockstep world can block this thread.
+All this runs on the thread that calls `run`. Only `advance` of a lockstep world can block this thread.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RESTORE_NS = 10_000_000  # signal handlers are checked once per tick, but at mos
 
 
 class LoopClock:
-    """A clock that waits until LoopCore has work. The last `spin_ns` of a wait are polled (0 if many loops share a
-    process).
+    """A clock that waits until LoopCore has work. `spin_ns`: how long the end of a wait is polled (0 if many loops
+    share a process).
 
-    `advance` is for a world that waits for the controller: it lets the world run for so many nanoseconds, or waits for
-    the next arrival, and returns since when a release is due (None: not due)."""
+    `advance` is for a world that waits for the controller. It advances the world by a number of nanoseconds, or waits
+    for the next observation, and returns since when a release is due (None: no release is due)."""
 
     def __init__(
         self, grid: ReleaseGrid, spin_ns: int = SPIN_NS, advance: Callable[[int], int | None] = lambda dt_ns: None
@@ -48,7 +48,7 @@ class LoopClock:
         self._spin_ns = spin_ns
 
     def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
-        """Wait until `core.wake_ns` or until a reply comes, and return the reply or None. May return early."""
+        """Wait until `core.wake_ns` or until a reply arrives. Return the reply or None. May return early."""
         until_ns, busy = core.wake_ns, core.busy
         if until_ns is None:
             return host.wait(MAX_SLEEP_NS)
@@ -69,8 +69,8 @@ def wall_clock(period_ns: int, spin_ns: int = SPIN_NS) -> LoopClock:
 def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
     """Return the clock for a lockstep world, which advances by a period before each release.
 
-    A decision that takes longer than the deadline in real time counts as a miss. But its call is still executed,
-    because the world did not move meanwhile, and the run must not depend on the machine's speed."""
+    A decision that takes longer than the deadline in real time counts as a miss. Its call is still executed, because
+    the world waited, and the course of the run must not depend on the machine's speed."""
 
     def move(dt_ns: int) -> int:
         advance(dt_ns)
@@ -80,17 +80,17 @@ def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
 
 
 def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopClock:
-    """Return the clock in which each arriving observation is a release. There is one decision for each observation, in
-    order, however long that takes. `arrival` waits at most so many nanoseconds for the next observation, and returns
-    its instant, or None."""
+    """Return the clock in which each observation starts a tick. Each observation gets a decision, in order, without a
+    time limit. `arrival` waits at most a number of nanoseconds for the next observation, and returns the time of its
+    arrival, or None."""
     return LoopClock(StepGrid(period_ns, "arrival"), advance=lambda dt_ns: arrival(MAX_SLEEP_NS))
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What LoopRunner uses to execute actions. `write` records a line, `notify` shows a line to the user, `stop` ends
-    the run for a reason, `report` calls the run's Listener. `restore_handlers` restores signal handlers that user code
-    replaced, and returns the names of those signals."""
+    """The objects and functions with which LoopRunner executes actions. `write` records a line, `notify` shows a line
+    to the user, `stop` ends the run for a reason, `report` calls the run's Listener. `restore_handlers` restores signal
+    handlers that user code replaced, and returns the names of these signals."""
 
     agent: Agent
     env: Environment
@@ -106,14 +106,13 @@ class Ports:
 
 
 def observation_text(agent: Agent, data: Any) -> str:
-    """Return an observation as the agent's text. Raises the errors of the agent's code."""
+    """Return the text into which the agent turns an observation. Raises the errors of the agent's code."""
     text = agent.observe(data)
     return text if isinstance(text, str) and text.isascii() else plain_text(text)
 
 
 class LoopRunner:
-    """A runner of LoopCore. `inbox`: a queue of events from any thread. `halt`: set by a signal handler to suspend the
-    process."""
+    """A runner of LoopCore. `inbox`: events of other threads. `halt`: set by a signal handler to suspend the run."""
 
     def __init__(self, core: LoopCore, clock: LoopClock, ports: Ports) -> None:
         self.core, self.clock, self.ports = core, clock, ports
@@ -135,13 +134,13 @@ class LoopRunner:
         while not core.world.stopped:
             if (halt := self.halt) is not None:
                 self.halt = None
-                if (why := self.ports.operator.suspend(not core.grid.enforced, self.collect, halt)) is not None:
+                if (why := self.ports.operator.suspend(not core.grid.enforced, self.process_events, halt)) is not None:
                     self.ports.notify(why)
             if (reply := clock.wait(core, host)) is not None:
                 self.dispatch(reply)
                 continue
             woke_ns = time.monotonic_ns()
-            self.collect()
+            self.process_events()
             self.dispatch(TIMER_FIRED, woke_ns)
             if woke_ns >= self._next_restore_ns:  # only now, so that it does not delay the request
                 self.restore_signal_handlers()
@@ -151,18 +150,18 @@ class LoopRunner:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event, now_ns: int | None = None) -> None:
-        """Pass an event at `now_ns` to the core, execute the core's actions, and pass their results to the core."""
+        """Pass an event of the time `now_ns` to the core, execute its actions, and pass their results to the core."""
         events, advance = [event], self.core.advance
         for event in events:  # the results of actions are appended to this list
             if type(event) is ev.AdvanceResult:
-                self.collect()  # the step of the world may have taken long, so handle other events first
+                self.process_events()  # the step of the world may have taken long, so handle other events first
             for action in advance(event, now_ns or time.monotonic_ns()):
                 if (answer := ACTION_HANDLERS[type(action)](self, action)) is not None:
                     events.append(answer)
             now_ns = None
 
-    def collect(self) -> None:
-        """Pass all pending events to the core: of the host, the actuator and other threads."""
+    def process_events(self) -> None:
+        """Pass all pending events of the host, the actuator and other threads to the core."""
         ports, host, actuator = self.ports, self.ports.host, self.ports.actuator.core
         while self._reports:
             report = self._reports.popleft()
@@ -202,10 +201,10 @@ class LoopRunner:
         if (observation := event.observation) is not None:
             if observation.epoch != self._epoch:
                 self._epoch, event.episodes = observation.epoch, env.episodes
-            self._read(observation.data, event)
+            self._convert_observation(observation.data, event)
         return event
 
-    def _read(self, data: Any, event: ev.ObserveResult) -> None:
+    def _convert_observation(self, data: Any, event: ev.ObserveResult) -> None:
         if self._world is not None:
             event.acknowledged = self._world.pop_acknowledged_calls()
         try:
@@ -223,19 +222,19 @@ class LoopRunner:
             return ev.SendResult(error)
 
     def _execute(self, command: ev.Command) -> ev.Event:
-        replaced = self.ports.actuator.order(ActuatorCore.execute, command)
+        replaced = self.ports.actuator.call_core(ActuatorCore.execute, command)
         return None if replaced is None else ev.CallPreempted(replaced.tick, "call")
 
     def _demand(self, action: ev.DemandSafeCalls) -> ev.Event:
-        cleared = self.ports.actuator.order(ActuatorCore.demand, action.why, action.emission)
-        self._safe = None  # the next `collect` passes the state of the safe calls to the core
+        cleared = self.ports.actuator.call_core(ActuatorCore.demand, action.why, action.emission)
+        self._safe = None  # the next `process_events` passes the state of the safe calls to the core
         return None if cleared is None else ev.CallPreempted(cleared.tick, "safe")
 
     def _withdraw(self, k: int) -> ev.WithdrawResult:
-        return ev.WithdrawResult(k, self.ports.actuator.order(ActuatorCore.withdraw, k))
+        return ev.WithdrawResult(k, self.ports.actuator.call_core(ActuatorCore.withdraw, k))
 
     def _retry(self, action: ev.RetrySafeCalls) -> ev.SafeState:
-        again = self.ports.actuator.order(ActuatorCore.retry)
+        again = self.ports.actuator.call_core(ActuatorCore.retry)
         self._safe = None
         return ev.SafeState(again, again)
 
@@ -245,15 +244,15 @@ ACTION_HANDLERS: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
     DecisionRequest: LoopRunner._submit,
     ev.Command: LoopRunner._execute,
-    Emission: lambda self, emission: self.ports.actuator.order(ActuatorCore.emit, emission),
+    Emission: lambda self, emission: self.ports.actuator.call_core(ActuatorCore.emit, emission),
     ev.DemandSafeCalls: LoopRunner._demand,
     ev.AdvanceWorld: lambda self, action: ev.AdvanceResult(self.clock.advance(action.dt_ns)),
     ev.WithdrawCall: lambda self, action: self._withdraw(action.k),
     ev.TakeSample: lambda self, action: ev.SampleResult(action.k, self.ports.sampler.sample(action.since_ns)),
     ev.CancelRequest: lambda self, action: self.ports.host.cancel(action.k),
     ev.RetrySafeCalls: LoopRunner._retry,
-    ev.ArmGuard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
-    ev.Instruct: lambda self, action: self.ports.actuator.order(ActuatorCore.instruct, action.text),
+    ev.ArmGuard: lambda self, action: self.ports.actuator.arm_watchdog(action.until_ns, action.emission),
+    ev.Instruct: lambda self, action: self.ports.actuator.call_core(ActuatorCore.instruct, action.text),
     ev.ShowApproval: lambda self, action: self.ports.operator.show_approval(action),
     ev.RecordLine: lambda self, action: self.ports.write(action.line),
     ev.Notify: lambda self, action: self.ports.notify(action.text),

@@ -49,7 +49,7 @@ def _read_thread(role: str, schedule: int, stat: int, group: int | None) -> Thre
 
 
 def _throttled_ns(stat: bytes) -> int | None:
-    """Return the throttled time in ns from the text of a control group's cpu.stat (version 2); None if it has none."""
+    """Return the throttled time in ns from the text of a control group's cpu.stat (version 2), or None."""
     _, name, rest = stat.partition(b"throttled_usec ")
     return 1000 * int(rest.split(None, 1)[0]) if name else None
 
@@ -59,10 +59,10 @@ def _increase(now: int | None, before: int | None) -> int | None:
 
 
 class PauseWatch(Heartbeat):
-    """A detector of pauses of the loop's process, which uses a heartbeat and callbacks of the garbage collector.
+    """A detector of pauses of the loop's process. It uses a heartbeat, and callbacks of the garbage collector.
 
-    A heartbeat that is late by more than `threshold_ns` is a pause, and so is a garbage collection of more than 1 ms.
-    The threshold is a fifth of the period, and 2 to 10 ms."""
+    A pause is a heartbeat that is late by more than `threshold_ns`, or a garbage collection of more than 1 ms. The
+    threshold is a fifth of the period, but at least 2 ms and at most 10 ms."""
 
     GC_MIN_NS = 1_000_000
 
@@ -81,8 +81,8 @@ class PauseWatch(Heartbeat):
         gc.callbacks.remove(self._on_gc)
 
     def pauses(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
-        """Return start, end and kind (gc, or the reason of a heartbeat gap) of the pauses between two instants,
-        sorted and clipped to the instants. A pause that has not ended yet is included."""
+        """Return start, end and kind (`gc`, or the reason of a heartbeat gap) of the pauses between two instants,
+        sorted and clipped to the instants. Include pauses that have not ended."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
@@ -101,8 +101,8 @@ class PauseWatch(Heartbeat):
 
 
 class Sampler:
-    """A sampler of evidence on the loop's thread. Only `read_schedstats` is called at each tick. The methods do not
-    raise errors: a value that the kernel does not report is None."""
+    """A sampler of evidence on the loop's thread. Only `read_schedstats` is called at each tick. The methods raise no
+    errors; a value that the kernel does not report is None."""
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
@@ -113,8 +113,8 @@ class Sampler:
         self._before: tuple[int, list[ThreadReading]] = (0, [])  # (time, readings) of the last sample
 
     def open_files(self) -> None:
-        """Open the statistics files of all relevant threads: this one, the actuator's, the decoder's and the sockets'.
-        Must be called again after a restart of the decoder."""
+        """Open the statistics files of this thread and the threads of actuator, decoder and sockets. Call this again
+        after a restart of the decoder."""
         pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)
         threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
         threads += [("decoder", *thread) for thread in deciding]
@@ -139,7 +139,7 @@ class Sampler:
             return ()
 
     def sample(self, since_ns: int) -> EvidenceSample:
-        """Return a sample of the evidence since an instant."""
+        """Return a sample: pauses since `since_ns`, the last calls, and the current thread statistics."""
         now, deciding = time.monotonic_ns(), self._host.threads
         acting = [(start, end) for start, end in tuple(self._actuator.core.call_spans)]
         apart = not deciding or deciding[0][0] != os.getpid()

@@ -1,5 +1,4 @@
-"""Warm up the decoder by decisions before the first tick, and measure which rate the machine reaches. The report does
-not count these decisions."""
+"""Warm up the decoder by decisions before the first tick, and measure the rate that the machine can reach."""
 
 from __future__ import annotations
 
@@ -23,25 +22,25 @@ MARGIN = 0.8  # warn if the rate is more than 80 % of the rate that the p90 allo
 
 
 class DecisionFailed(UserError):
-    """An error of a decider that accepted a request, but did not return a decision."""
+    """The error that a decider accepted a request, but returned no decision."""
 
 
 @dataclass
 class Warmup:
-    """The round-trip times of decisions before the first release, in order, with `pipeline` requests at once."""
+    """The warm-up, with the round-trip times of its decisions in order. `pipeline`: the number of requests at once."""
 
     pipeline: int = 1
     round_trip_ms: list[float] = field(default_factory=list)
 
     @property
     def p90_ms(self) -> float:
-        """Return the 90th percentile of the round-trip times without the first one, or 0 if there are none."""
+        """Return the 90th percentile of all round-trip times except the first, or 0 if there are none."""
         warm = self.round_trip_ms[1:]
         return float(np.percentile(warm, 90)) if warm else 0.0
 
     @property
     def max_hz(self) -> float:
-        """Return the rate at which nine of ten decisions end before the next release, or 0 if it was not measured."""
+        """Return the rate at which nine of ten decisions would end before the next release, or 0 if not measured."""
         return 1e3 * self.pipeline / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:
@@ -69,11 +68,11 @@ class Warmup:
         return {"decisions": len(times), **shown, "max_hz": round(self.max_hz, 1)}
 
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
-        """Decide `rounds` times with `pipeline` requests at once, and more often (up to `MOST` times) until the
+        """Make `rounds` rounds of decisions with `pipeline` requests each, and more rounds (up to `MOST`) until
         `seconds` have passed. `ask` builds the request for a tick number, which is negative.
 
-        Raises UserError if the decider fails, or if a remote decider loses all requests, and DecoderUnavailable if no
-        reply comes."""
+        Raises UserError if the decider fails, or if a remote decider loses all requests, and DecoderUnavailable after
+        TIMEOUT_S without a reply."""
         lost: DecisionReply | None = None
         decided = 0
         until = time.monotonic() + seconds
@@ -101,8 +100,8 @@ class Warmup:
 
 
 def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
-    """Yield the replies to these ticks. Raises UserError if the decider refuses a request, and DecoderUnavailable if no
-    reply comes."""
+    """Yield the replies to these ticks. Raises UserError if the decider refuses a request, and DecoderUnavailable after
+    TIMEOUT_S without a reply."""
     until = time.monotonic() + TIMEOUT_S
     while ticks:
         reply = host.wait(50_000_000)
@@ -121,7 +120,7 @@ def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
 def first_observation(
     config: RunConfig, env: Environment, stopped: Callable[[], bool], notify: Callable[[str], None]
 ) -> Observation | None:
-    """Wait for the first observation of the started world. Return None if it does not come in time."""
+    """Wait for the environment's first observation, and return it. Return None after a timeout."""
     give_up = time.monotonic() + config.first_observation_s
     # `wait_for_first_observation` of a remote environment returns as soon as the observation comes.
     pause = getattr(env, "wait_for_first_observation", lambda: time.sleep(0.002))

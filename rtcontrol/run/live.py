@@ -121,7 +121,7 @@ class Viewer:
                 if "instruct" in message:
                     self._answer = _handle_input(loop, message["instruct"], "page")
                 elif "say" in message:
-                    self._answer = loop.operator.say(message["say"], "page", message.get("k"))
+                    self._answer = loop.operator.execute_command(message["say"], "page", message.get("k"))
                     self._show_line(self._answer)
             except Exception as error:  # continue, because the next message may be /stop
                 self._show_line(f"A command from the page failed ({type(error).__name__}: {error}).")

@@ -145,7 +145,7 @@ def run_loop(
         if not loop.state.unsafe:
             raise
         # Only print the error, so that the exit status can say that the machine may still move.
-        print(printable(f"The run failed: {errors.text(error)} ({errors.where(error)})."), file=sys.stderr)
+        print(printable(f"The run failed: {errors.message(error)} ({errors.location(error)})."), file=sys.stderr)
     finally:
         ending.shielded = True  # no signal may interrupt the shutdown
         try:

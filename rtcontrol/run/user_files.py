@@ -102,8 +102,8 @@ def _hidden_imports(path: Path) -> list[str]:
 def error_text(error: BaseException) -> str:
     """Return the text of an exception in a user's code, with its file and line."""
     # The text of a syntax error already has file and line.
-    place = None if isinstance(error, SyntaxError) else errors.where(error)
-    return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
+    place = None if isinstance(error, SyntaxError) else errors.location(error)
+    return errors.message(error) if place is None or place.startswith("<") else f"{errors.message(error)}, {place}"
 
 
 def file_digests(files: Iterable[str | None]) -> dict[str, str]:

@@ -88,7 +88,7 @@ class LoopSession(SessionThread):
 
     def command_loop(self, command: str, by: str, k: int | None) -> str:
         assert self.loop is not None, "the loop exists"
-        return self.loop.operator.say(command, by, k)
+        return self.loop.operator.execute_command(command, by, k)
 
     def welcome(self, resumed: bool) -> list[Message]:
         loop, env, session = self.loop, self.env, self.session

@@ -24,7 +24,7 @@ class LoopListener(Listener):
     def __init__(self, thread: SessionThread) -> None:
         self._thread, self._session = thread, thread.session
 
-    def report(self, report: LoopReport) -> None:
+    def handle_report(self, report: LoopReport) -> None:
         loop, owner, session = self._thread.loop, self._thread.owner, self._session
         if loop is None or not isinstance(loop.env, RemoteEnvironment):
             return
@@ -42,7 +42,7 @@ class LoopListener(Listener):
         else:
             self._thread.send(control_message(loop.operator, session.token))
 
-    def understood(self, result: InterpretedSentence) -> None:
+    def handle_interpretation(self, result: InterpretedSentence) -> None:
         loop = self._thread.loop
         if loop is not None and loop.interpretation is not None:
             answer = interpretation_message(result, self._session.token, loop.interpretation.interpreter.examples())

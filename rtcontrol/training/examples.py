@@ -146,8 +146,8 @@ def label_situation(function: Callable[[str, str], Any], tools: Tools, instructi
     try:
         call = function(instruction, observation)
     except Exception as error:
-        line = errors.where(error) or location_of(function)
-        raise UserError(f"{place}: the function failed: {errors.text(error)} ({line}).", "Correct it.") from error
+        line = errors.location(error) or location_of(function)
+        raise UserError(f"{place}: the function failed: {errors.message(error)} ({line}).", "Correct it.") from error
     fields = {"instruction": instruction, "observation": observation, "call": call}
     row = Row.from_dict(fields, place, tools.schemas)
     _check_call(row.call, tools, place)
@@ -164,7 +164,7 @@ def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator
         try:
             value = source(rng)
         except Exception as error:
-            message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
+            message = f"The situations failed: {errors.message(error)} ({errors.location(error)})."
             raise UserError(message, "Correct it.") from error
         yield _parse_situation(value, goal, f"{location_of(source)}: ")
 

@@ -55,7 +55,7 @@ class Worker:
 
     def work(self) -> None:
         """Execute all actions that are due now."""
-        while self.blocked is None and (action := self.core.next(self.now_ns)) is not None:
+        while self.blocked is None and (action := self.core.next_action(self.now_ns)) is not None:
             self.do(action)
         wake_ns = self.core.wake_ns
         assert self.blocked or wake_ns is None or wake_ns > self.now_ns or self.core.closed, "it would wake at once"

@@ -34,12 +34,12 @@ class SimActuator(Actuator):
     def start(self) -> None:
         """Do nothing, because there is no real thread."""
 
-    def order(self, order: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_core(self, order: Any, *args: Any, **kwargs: Any) -> Any:
         if order is ActuatorCore.execute:
             self.referee.check_order(args[0].tick, args[0].call.name in self.confirm)
         elif order is ActuatorCore.demand:
             self.referee.record_demand(args[0])
-        return super().order(order, *args, **kwargs)
+        return super().call_core(order, *args, **kwargs)
 
     def wait_safe(self, timeout_s: float) -> bool:
         self.time.run(self.time.now_ns + int(timeout_s * S), lambda: self.core.safe.active)
@@ -60,12 +60,12 @@ class SimActuator(Actuator):
         self._scheduled = False
         self.worker.start_running()
         if not self.busy_ns and not self.ended:
-            self.work()
+            self.execute_due_actions()
 
-    def work(self) -> float | None:
+    def execute_due_actions(self) -> float | None:
         core, time = self.core, self.time
         while not self.busy_ns and not core.done:
-            action = core.next(time.now_ns)
+            action = core.next_action(time.now_ns)
             if action is None:
                 self._set_timer()
                 break
@@ -129,4 +129,4 @@ class SimActuator(Actuator):
         if self.busy_ns:
             self.worker.blocked_spans.append((self.busy_ns, self.time.now_ns))
         self.busy_ns = 0
-        self.work()
+        self.execute_due_actions()

@@ -404,7 +404,7 @@ class SimRun(ControlLoop):
     def _give_command(self, word: str) -> None:
         if self.operator.state == "stopped":
             return
-        self.operator.say(word, "page")
+        self.operator.execute_command(word, "page")
         self.referee.record_command(word)
 
     def _instruct(self, fault: SimFault) -> None:
@@ -423,7 +423,7 @@ class SimRun(ControlLoop):
     def _answer(self, word: str, k: int) -> None:
         if word == "confirm":
             self.confirmed.add(k)
-        self.operator.say(word, "page", k)
+        self.operator.execute_command(word, "page", k)
 
 
 @contextmanager

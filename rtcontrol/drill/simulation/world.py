@@ -129,7 +129,7 @@ class SimWorld:
             done("epoch_over", None)
         elif command is not None and command.not_after_ns is not None and now > command.not_after_ns:
             done("too_late", None)
-        elif command is not None and command.shut is not None:
+        elif command is not None and command.block_reason is not None:
             done("refused", None)
         else:
             if command is not None:

@@ -352,7 +352,7 @@ class CrowdCore:
         if call is not None and text is not None:
             member.policy.fresh_call(now)
             member.history.append(text)
-            self.ledger.called(call, tick.k, member.epoch, "fresh", now, member=member.id)
+            self.ledger.write_called_line(call, tick.k, member.epoch, "fresh", now, member=member.id)
         elif member.decided is not None:
             member.policy.renew(now)
         else:
@@ -400,7 +400,7 @@ class CrowdCore:
         fields: dict[str, Any] = {"cause": cause[0].value, "action": measure}
         if cause[1] is not None:
             fields["subcause"] = cause[1]
-        self.ledger.put_error(fields, error, None, "submit: " if isinstance(error, Exception) else "")
+        self.ledger.add_error(fields, error, None, "submit: " if isinstance(error, Exception) else "")
         self._fall_back(tick, measure, cause[0].value)
         self._settle_tick(TickOutcome(tick, "miss", reply, call), **fields)
 
@@ -491,7 +491,7 @@ class CrowdCore:
 
     def _on_host_changed(self, state: HostChanged) -> None:
         self.host = state
-        self.ledger.host_events(state.events)
+        self.ledger.write_host_events(state.events)
 
     def _on_stopped(self, event: ev.StopRequested) -> None:
         """End the run, and send the safe calls of all members. Open ticks are not counted."""

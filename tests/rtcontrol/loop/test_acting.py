@@ -80,7 +80,7 @@ def test_local_function_runs_only_while_it_may(
 ) -> None:
     agent, log = nudging()
     acting = CallExecutor(agent, World())  # type: ignore[arg-type]
-    command = Command(0, Call("nudge", {}), epoch, not_after_ns, shut=shut)
+    command = Command(0, Call("nudge", {}), epoch, not_after_ns, block_reason=shut)
     assert acting.perform(command) == (effect, None)
     assert log == ["nudge"] * (effect == "acted")
 
@@ -126,24 +126,26 @@ def shell(*calls: Call) -> tuple[Actuator, World, list[int]]:
 def test_command_is_performed_emitted_and_reported_once() -> None:
     actuator, world, woken = shell()
     fresh = Emission(4, 1, 1, 0, "fresh", MOVE)
-    actuator.order(ActuatorCore.instruct, "go")
-    actuator.order(ActuatorCore.execute, Command(4, MOVE, 1, None, fresh))
-    assert actuator.work() is None and [heard for heard in world.heard if not isinstance(heard, tuple)] == ["go", 4]
+    actuator.call_core(ActuatorCore.instruct, "go")
+    actuator.call_core(ActuatorCore.execute, Command(4, MOVE, 1, None, fresh))
+    assert actuator.execute_due_actions() is None and [
+        heard for heard in world.heard if not isinstance(heard, tuple)
+    ] == ["go", 4]
     [done] = actuator.core.effects
     assert isinstance(done, Completion) and (done.tick, done.effect) == (4, "acted") and woken == [1]
 
 
 def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator, world, woken = shell()
-    actuator.order(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
+    actuator.call_core(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
     assert actuator.core.state.attempting and actuator.core.state.pending and not actuator.wait_safe(0)
-    actuator.work()
+    actuator.execute_due_actions()
     assert actuator.wait_safe(0) and not actuator.core.state.pending and not actuator.core.safe.world_over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
-    actuator.order(ActuatorCore.demand, "exit", None)
+    actuator.call_core(ActuatorCore.demand, "exit", None)
     assert not actuator.wait_safe(0)
     actuator.close()
-    actuator.work()
+    actuator.execute_due_actions()
     assert actuator.wait_safe(0)
     assert [e.why for e in actuator.core.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
 
@@ -156,6 +158,6 @@ def test_safe_calls_without_threads_run_on_the_same_thread(monkeypatch: pytest.M
     actuator, world, _ = shell(STOP, OPEN)
     world.bindings = {"move": print, "grip": print}  # type: ignore[misc]
     actuator = Actuator(arm_agent(STOP, OPEN), world, None, lambda: None)  # type: ignore[arg-type]
-    actuator.order(ActuatorCore.demand, "miss", None)
-    actuator.work()
+    actuator.call_core(ActuatorCore.demand, "miss", None)
+    actuator.execute_due_actions()
     assert [heard[0] for heard in world.heard] == [STOP, OPEN] and actuator.wait_safe(0)

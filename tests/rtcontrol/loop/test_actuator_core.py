@@ -411,7 +411,9 @@ class Walk(Worker):
     def begin(self, action: Command | Attempt) -> None:
         core = self.core
         if isinstance(action, Command):
-            assert core.shut is None and action.requested_ns >= core.open_ns, "a call while people hold calls back"
+            assert core.block_reason is None and action.requested_ns >= core.open_ns, (
+                "a call while people hold calls back"
+            )
             assert not any(one.running for one in core.safe.calls), "a call while a safe call is under way"
             wanted = {NAMES[one.call.text()] for one in core.safe.calls if one.call}
             assert not core.safe.demand or self.tried[core.safe.demand] == wanted, (
@@ -463,7 +465,7 @@ class Walk(Worker):
                 self.require()
             case "bar":
                 core.block(random.choice(["paused", "stopped"]), self.now_ns)
-            case "open" if core.shut is not None:
+            case "open" if core.block_reason is not None:
                 core.block(None, self.now_ns)
             case "tell":
                 core.emit(self.emission())

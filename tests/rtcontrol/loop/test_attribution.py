@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.loop.attribution import STEPS, Evidence, ThreadUsage, attribute, covered_ms, steps, usual
+from rtcontrol.loop.attribution import (
+    STEPS,
+    Evidence,
+    ThreadUsage,
+    attribute,
+    covered_ms,
+    step_durations,
+    usual_durations,
+)
 from rtcontrol.telemetry.causes import CAUSES, Cause
 
 D = 60.0
@@ -256,6 +264,6 @@ def test_stale_observation_in_paused_process_is_a_pause() -> None:
 def test_usual_time_is_not_counted_as_excess() -> None:
     # The text always takes 30 ms; today the decision took longer.
     spans = {"woke": 0.1, "text": 30.0, "submitted": 30.1, "begun": 30.2, "decided": 55.0, "replied": 70.0}
-    often = usual([{**spans, "decided": 40.0, "replied": 40.1}] * 3)
-    assert steps(spans)["observe"] > steps(spans)["decide"]
+    often = usual_durations([{**spans, "decided": 40.0, "replied": 40.1}] * 3)
+    assert step_durations(spans)["observe"] > step_durations(spans)["decide"]
     assert cause_of(Evidence(D, 70.0, {**spans, "decided": 69.9}, True, usual=often)) == "decide.decoder_slow"

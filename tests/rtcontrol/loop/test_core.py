@@ -226,12 +226,12 @@ def test_reply_at_the_end_judges_its_miss(monkeypatch: pytest.MonkeyPatch) -> No
     def take_late() -> None:
         started_ns = rig.now_ns - MS
         for k in (3, 2):
-            assert rig.core.awaits_late
+            assert rig.core.awaits_late_reply
             rig._dispatch(DecisionReply(k, go(), None, MS, received_ns=started_ns - 20 * MS, started_ns=started_ns))
 
     monkeypatch.setattr(rig, "_settle_safe", take_late)
     rig.run(65)
-    assert rig.causes == {2: "decide.queued"} and list(rig.ticks) == [0, 1, 2] and not rig.core.awaits_late
+    assert rig.causes == {2: "decide.queued"} and list(rig.ticks) == [0, 1, 2] and not rig.core.awaits_late_reply
 
 
 def test_unanswered_request_delays_the_next_one() -> None:

@@ -178,12 +178,12 @@ class Trial:
 
     def say(self, text: str) -> None:
         self.it.waiting.append(text)
-        self.it.change(0)
+        self.it.activate_next(0)
 
     def decide(self, decision: Decision | None, unsure: bool = False) -> None:
         tick: Any = SimpleNamespace(request=SimpleNamespace(instruction=self.it.now))
         reply: Any = SimpleNamespace(decision=decision, user_error=None, error=None if decision else "ValueError")
-        self.it.judge(tick, reply, unsure, 0)
+        self.it.evaluate(tick, reply, unsure, 0)
 
     @property
     def world(self) -> list[str]:

@@ -16,7 +16,7 @@ from cart import Flight, cart_agent
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.loop import operator_control
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_names
+from rtcontrol.loop.rules import CallValidator, ConfidenceGate, check_names
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LowConfidence
@@ -62,11 +62,11 @@ def test_calls_act_only_before_and_after_pause(tmp_path: Path) -> None:
     at: dict[str, int] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
-        assert "paused" in flight.loop.operator.say("pause", "keyboard")
+        assert "paused" in flight.loop.operator.execute_command("pause", "keyboard")
         at["paused"] = time.monotonic_ns()
         time.sleep(8 * PERIOD_S)
         at["resuming"] = time.monotonic_ns()
-        flight.loop.operator.say("resume", "page")
+        flight.loop.operator.execute_command("resume", "page")
         until(lambda: acted(arm, MOVE, at["resuming"], time.monotonic_ns()) >= 3)
 
     flight, arm = run_with_operator(tmp_path, person)
@@ -107,7 +107,7 @@ def test_waiting_call_does_not_act_after_pause(tmp_path: Path, said: str) -> Non
     def person(flight: Flight, arm: Arm) -> None:
         arm.hang()
         time.sleep(2.5 * PERIOD_S)  # a call is in the world's hands now, and has its deadline before it
-        flight.loop.operator.say(said, "wire")
+        flight.loop.operator.execute_command(said, "wire")
         at["said"] = time.monotonic_ns()
         arm.let_go()
         until(lambda: acted(arm, STOP, at["said"], time.monotonic_ns()) >= 1)
@@ -130,7 +130,7 @@ def test_safe_call_acts_while_the_loop_hangs(tmp_path: Path, said: str) -> None:
         time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
         try:
             since = time.monotonic_ns()
-            flight.loop.operator.say(said, "keyboard")
+            flight.loop.operator.execute_command(said, "keyboard")
             until(lambda: acted(arm, STOP, since, time.monotonic_ns()) >= 1, seconds=5)
         finally:
             free.set()
@@ -177,7 +177,7 @@ def test_head_below_its_floor_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("speed", [7, True])  # True equals a legal one, but only in Python's eyes
 def test_illegal_value_is_refused_every_time(speed: int) -> None:
-    legal = LegalCalls(arm_agent().tools)
+    legal = CallValidator(arm_agent().tools)
     for _ in range(2):
         assert legal.check(MOVE) == (MOVE, "move(speed=1)")
         with pytest.raises(InvalidCall, match=f"(?i)speed.*{speed}"):

@@ -134,7 +134,7 @@ def test_every_release_is_started_or_skipped(period: int, t0: int, busy: list[in
     now, started, skipped_in_all, last = t0, 0, 0, -1
     for work in busy:
         now = max(now, clock.next_release_ns)
-        k, release, skipped = clock.take(now)
+        k, release, skipped = clock.start_release(now)
         assert release == t0 + k * period
         assert release <= now < release + period
         assert k == last + 1 + skipped
