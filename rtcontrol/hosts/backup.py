@@ -29,7 +29,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 
 FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
-# If the first decider does not answer a request within this time, the request counts as lost.
+# A request counts as lost if the first decider does not answer it within this time.
 GIVE_UP_NS = 2_000_000_000
 
 
@@ -80,10 +80,10 @@ class BackupCore(LayeredCore):
 
     def __init__(self, rule: BackupRule) -> None:
         super().__init__("backup", NAMES, BACKUP)
-        self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider's last answers were in time
+        self.recent: deque[bool] = deque(maxlen=RECENT)  # for each last answer of the first decider: was it in time?
         self._rule = rule
-        self._pending: dict[int, PairedRequest] = {}  # pending requests to the first decider, by number
-        self._call_counts: dict[int, int] = {}  # the number of the last requested call, by tick
+        self._pending: dict[int, PairedRequest] = {}  # by number: requests that the first decider has not answered
+        self._call_counts: dict[int, int] = {}  # by tick: the number of the last requested call
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         return {**infos[FIRST], BACKUP: infos[BACKUP]}
@@ -101,9 +101,9 @@ class BackupCore(LayeredCore):
                 self._record_lost(number, f"no answer within {paired.patience_ns / 1e9:g} s", now_ns)
         n = self._call_counts.get(request.tick, -1) + 1
         add_bounded(self._call_counts, request.tick, n)
-        number = n * FURTHER + request.tick  # a unique number for each call of a tick
+        number = n * FURTHER + request.tick  # each call of a tick gets a unique number
         due_ns = reply_due_ns(now_ns, request.within_ns)
-        # A warm-up request has no deadline, so its answer counts as late after one period.
+        # The answer to a warm-up request, which has no deadline, counts as late after one period.
         paired = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._rule.period_ns)
         add_bounded(self.open, number, paired)
         self._submit_to_first(number, paired, now_ns)
@@ -114,7 +114,7 @@ class BackupCore(LayeredCore):
         if len(self._pending) >= self._rule.in_flight or not self.status[FIRST].alive:
             return
         paired.sent, self._pending[number] = True, paired
-        # A PlanHost returns a step of an older plan by `due_ns` if the new plan is not ready.
+        # If the first decider makes plans, it answers by `due_ns` even if the new plan is not ready (by an older plan).
         within_ns = max(paired.due_ns - now_ns, 0) if self._rule.plans else paired.patience_ns
         self.add_actions(SubmitRequest(FIRST, replace(paired.request, tick=number, within_ns=within_ns)))
 
@@ -131,7 +131,7 @@ class BackupCore(LayeredCore):
         """Record the first decider's answer. `outcome`: what to record if the answer has no decision."""
         paired = self._pending.pop(reply.tick, None)
         if paired is None:
-            return  # the request already counts as lost
+            return  # ignore the answer: the request already counts as lost
         request, decision = paired.request, reply.decision
         ended_ns = reply.started_ns + reply.decide_ns if reply.started_ns else now_ns
         fields: dict[str, Any] = {"first": request.tick, **({"n": paired.n} if paired.n else {})}
@@ -150,7 +150,7 @@ class BackupCore(LayeredCore):
             self.add_actions(RecordFields(ended_ns, fields | {"outcome": outcome}))
 
     def on_cancel(self, tick: int) -> None:
-        # Do not cancel the request to the first decider, because its late answer is recorded.
+        # Do not cancel the request to the first decider, because its late answer must be recorded.
         for number, paired in self.open.items():
             if paired.request.tick == tick:
                 paired.awaited = False
@@ -167,7 +167,7 @@ class BackupCore(LayeredCore):
                 self.add_actions(Notify(text))
         first, backup = self.status[FIRST], self.status[BACKUP]
         self.state.up = first.alive or backup.alive
-        # A restarted backup has lost its requests. A new incarnation makes the loop send these requests again.
+        # A restarted backup has lost its requests. The loop sends them again when the incarnation changes.
         self.state.incarnation = backup.incarnation
         self.state.gave_up = backup.gave_up if first.gave_up else None
         if not first.alive or first.incarnation != before[FIRST].incarnation:
@@ -187,14 +187,14 @@ class BackupCore(LayeredCore):
         """Return the answer to use, or None to wait."""
         answer, backup_answer = paired.answer, paired.backup_answer
         if not paired.awaited:
-            return backup_answer  # the loop uses this late reply only as evidence
+            return backup_answer  # the tick is over; the loop uses this late reply only as evidence
         if answer is not None and paired.confident:
             return answer
         useful = usually_in_time(self.recent) or paired.backup_failed
         if useful and paired.first_is_pending and now_ns < paired.due_ns:
             return None
         if backup_answer is None and not self.status[BACKUP].alive:
-            return answer  # use this answer even if it is not confident, or is an error
+            return answer  # without a backup, use this answer even if it is unsure or an error
         return backup_answer
 
 

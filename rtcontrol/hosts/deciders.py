@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-DECIDER_ERRORS = (Exception, SystemExit)  # exceptions of a decider that make the tick a miss, but do not end the run
+DECIDER_ERRORS = (Exception, SystemExit)  # if a decider raises these, the tick is a miss and the run continues
 SCRIPTED = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
@@ -79,7 +79,7 @@ def answer_batch(
         yield
 
 
-Outcome = Decision | BaseException | list[Decision | BaseException]  # a list for a crowd: one entry for each member
+Outcome = Decision | BaseException | list[Decision | BaseException]  # for a crowd: a list with an entry per member
 
 
 def _decide_request(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
@@ -244,7 +244,7 @@ class RandomSource:
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
         check_random(schemas)
-        last = ("", 0)  # the last tick, and the index of its last call
+        last = ("", 0)  # (last tick, index of its last call)
 
         def call(request: DecisionRequest) -> Call:
             nonlocal last
@@ -258,7 +258,7 @@ class RandomSource:
 
 # -- ST models ---------------------------------------------------------------------------------------------------------
 
-# A tool with a text parameter. Building a decider with this tool prepares the tables for all text parameters.
+# A tool with a text parameter. To build a decider for it prepares the grammar tables for all text parameters.
 FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
@@ -313,7 +313,7 @@ class STModel:
         return dict(self._decider.info())
 
 
-# -- crowds: one request contains the requests of many members, and one reply contains their replies -------------------
+# -- crowds: a request contains the requests of many members, and its reply contains their replies ---------------------
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
@@ -375,7 +375,7 @@ def encode_questions(questions: Sequence[StateQuestion]) -> str:
 
 @lru_cache(16)
 def _decode_questions(instruction: str) -> tuple[StateQuestion, ...]:
-    from rtcontrol.models.questions import StateQuestion  # imported here, because it loads torch
+    from rtcontrol.models.questions import StateQuestion  # imported only here, because it loads torch
 
     return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
 

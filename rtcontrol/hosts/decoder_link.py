@@ -24,7 +24,7 @@ from rtcontrol.hosts.sockets import FilePoll, WakeFile
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
 READY_MS = 2_000
-# The program never ends the context, because that would wait until all sessions have closed their sockets.
+# This context is never terminated, because termination would wait until all sessions have closed their sockets.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 READY = b""
 
@@ -39,13 +39,13 @@ class DecoderLink:
         try:
             self._socket = sock = _CONTEXT.socket(zmq.DEALER)
             sock.linger = 0
-            sock.immediate = 1  # drop messages while there is no connection
+            sock.immediate = 1  # drop messages while disconnected
             sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
             sock.routing_id = b"%s/%d" % (session_key, next(NUMBERS))
             sock.curve_serverkey = process_info["key"]
             sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
             sock.connect(process_info["endpoint"])
-        except zmq.ZMQError as error:  # for example too many open files, so a retry may succeed
+        except zmq.ZMQError as error:  # there may be too many open files, so a retry may succeed
             hint = "Close some open files, or raise `ulimit -n`."
             raise DecoderUnavailable(f"The socket to the decoder cannot be opened ({error}).", hint) from None
         self.threads = [(int(process_info["pid"]), tid) for tid in process_info["tids"]]
@@ -69,7 +69,7 @@ class DecoderLink:
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """Wait for the next reply, and return it. May return None before the timeout."""
-        # The file descriptor of a ZeroMQ socket only signals changes, so read the socket before and after the wait.
+        # The file descriptor of a ZeroMQ socket signals only changes of its state, so read before and after waiting.
         reply = self._next_reply()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):
             reply = self._next_reply()

@@ -25,7 +25,7 @@ class InProcessPool(Pool):
 
     def __init__(self, limit: int = MAX_SESSIONS, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
-        self.process_info = self  # the process of this pool is never lost
+        self.process_info = self  # this process runs the deciders, so it is never lost
         self.changed = threading.Condition()  # guards the sessions
         self.inline = not workers
         self._preload = preload and workers > 0
@@ -108,8 +108,8 @@ class InProcessHost(PooledHost):
     def __init__(self, source: DeciderSource, workers: int = 1, pool: Any = None, session: str = "the run") -> None:
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
-        self.deciding: set[int] = set()  # ticks that are being decided and were not cancelled
-        # SimpleQueue.get may ignore its timeout if a signal handler runs longer than the timeout (CPython 3.11).
+        self.deciding: set[int] = set()  # ticks whose decisions are running and were not cancelled
+        # In CPython 3.11, SimpleQueue.get may ignore its timeout if a signal handler runs for longer. So use Queue.
         self._replies: Queue[DecisionReply | None] = Queue()
 
     def submit(self, request: DecisionRequest) -> None:

@@ -17,7 +17,7 @@ from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanSettings
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call
 
-# How often to poll the other inner hosts while waiting for `main`, if the core would use their answers at once.
+# Time between two polls of the other hosts during a wait for `main`, if the core would use their answers at once.
 POLL_NS = 500_000
 MOST_REPORTS = 4096
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, HostEvent
 
-# The reply is due before the deadline: an eighth of the time, but at least LEAST_NS, is reserved to execute the call.
+# A reply is due before the deadline: 1/RESERVE of the time, but at least LEAST_NS, is reserved to execute the call.
 RESERVE, LEAST_NS = 8, 1_000_000
-MOST_OPEN = 256  # maximum number of open requests to store
-RECENT = 16  # number of last answers by which to estimate whether the next answer will be in time
-# Added to the tick number in further requests of the same tick. It is larger than all tick numbers.
+MOST_OPEN = 256  # maximum number of stored open requests; the oldest are dropped
+RECENT = 16  # the last 16 answers decide whether the next answer is expected in time
+# This offset, larger than any tick number, is added to the tick number in each further request of the same tick.
 FURTHER = 1 << 40
 
 
@@ -30,7 +30,7 @@ class Status(NamedTuple):
     events: tuple[HostEvent, ...] = ()
 
 
-# -- events; a request of the loop (`DecisionRequest`) is an event, too ------------------------------------------------
+# -- events; the loop's requests (`DecisionRequest`) are also events ---------------------------------------------------
 
 
 class ReplyReceived(NamedTuple):
@@ -89,7 +89,7 @@ class Notify(NamedTuple):
     text: str
 
 
-# A DecisionReply is the action to return this reply to the loop.
+# The action DecisionReply returns this reply to the loop.
 Action = SubmitRequest | CancelRequest | DecisionReply | RecordFields | Notify
 
 
@@ -135,9 +135,9 @@ class LayeredCore:
         self.main = main
         self.state = HostBase(name, up=True)
         self.status: Mapping[str, Status] = dict.fromkeys(names, Status())
-        self.open: dict[int, Any] = {}  # requests without a reply, by number
+        self.open: dict[int, Any] = {}  # by number: requests without a reply
         self._actions: list[Action] = []
-        self._now_ns = 0  # the instant of the last event
+        self._now_ns = 0  # time of the last event
 
     def advance(self, event: Event, now_ns: int) -> list[Action]:
         """Handle an event that happened at `now_ns`. Return the actions to execute."""
@@ -217,8 +217,8 @@ class StandbyCore(LayeredCore):
 
     def __init__(self) -> None:
         super().__init__("ray", PAIR, PAIR[0])
-        self._incarnation = 0  # the incarnation of the main decoder
-        self._mirrored = self._mirrored_ns = 0  # requests to the standby: their number, and the time of the last one
+        self._incarnation = 0  # incarnation of the main decoder
+        self._mirrored = self._mirrored_ns = 0  # number of requests to the standby, and time of the last
 
     @property
     def standby(self) -> str:

@@ -87,10 +87,10 @@ class PlanCore(LayeredCore):
     def __init__(self, settings: PlanSettings, legal: Callable[[Call], bool]) -> None:
         super().__init__("plans", [PLANNER], PLANNER)
         self._settings, self._legal = settings, legal
-        self._pending: dict[int, PendingRequest] = {}  # requests that the planner has not answered, by tick
+        self._pending: dict[int, PendingRequest] = {}  # by tick: requests that the planner has not answered
         self._plan: ActivePlan | None = None
-        self._scope: Scope | None = None  # the scope of the newest request
-        self._recent: deque[bool] = deque(maxlen=RECENT)  # whether the last plans were in time
+        self._scope: Scope | None = None  # scope of the newest request
+        self._recent: deque[bool] = deque(maxlen=RECENT)  # for each of the last plans: whether it was in time
 
     def on_request(self, request: DecisionRequest, now_ns: int) -> None:
         self._cancel_old_requests(now_ns)
@@ -101,7 +101,7 @@ class PlanCore(LayeredCore):
         requested = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
         if requested < self._settings.in_flight and self.state.up:
             add_bounded(self._pending, request.tick, tick)
-            # A plan that arrives after the deadline may still be used by later ticks, until it is too old.
+            # Wait longer than the tick's deadline: later ticks may use the plan, until it is too old.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
             self.add_actions(SubmitRequest(PLANNER, replace(request, within_ns=patience_ns)))
 
@@ -119,7 +119,7 @@ class PlanCore(LayeredCore):
         return max(within_ns, self._settings.max_age_ns)
 
     def on_cancel(self, tick: int) -> None:
-        # Do not cancel the request to the planner: later ticks may use the plan, and its lateness is recorded.
+        # Do not cancel the request to the planner: later ticks may use the plan, and the record contains its lateness.
         if (pending := self.open.get(tick)) is not None:
             pending.awaited = False
             if tick not in self._pending:

@@ -31,10 +31,10 @@ from rtcontrol.models.schema.numbers import number_range
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
-FIRST_S = 60.0  # timeout of the first question of the warm-up, during which the server may compile the policy
-PARSE_S = 0.003  # time between the timeout of a question and the request's deadline, for parsing the answer
-TIMINGS = ("server_timing", "policy_timing")  # keys of measured times, which differ between any two answers
-MAX_DIGESTS = 64  # number of earlier answers with which a new answer is compared
+FIRST_S = 60.0  # timeout of the first question of the warm-up; the server may compile the policy meanwhile
+PARSE_S = 0.003  # a question times out 3 ms before the request's deadline, to leave time to parse the answer
+TIMINGS = ("server_timing", "policy_timing")  # keys of measured times, which always differ between answers
+MAX_DIGESTS = 64  # a new answer is compared with this number of earlier answers, to detect repeated ones
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 FLOATS = ("<f2", "<f4", "<f8")
@@ -141,7 +141,7 @@ class PolicyDecider(SteppedDecider):
         for call in calls:
             try:
                 self._tools.validate(call)
-            except InvalidCall:  # return only this call; the loop rejects it and counts a miss
+            except InvalidCall:  # return only this call: the loop will reject it and count a miss
                 return Decision(call, confidence)
         self._had_good_answer = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))

@@ -22,12 +22,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
 
-OPEN_S = 10.0  # time for the handshake and the server's first message
-RETRY_S = 0.1  # time from a failed attempt to connect until the next attempt
-LONGEST_TEXT = 300  # maximum number of characters to show of a server's text
-MOST_BYTES = 1 << 24  # the maximum size of a message, enough for three pictures of 1280 x 720
-MOST_ITEMS = 1 << 12  # the maximum number of keys and values in a message; longer data must be an array
-LONGEST_DTYPE = 32  # the maximum length of a dtype, in characters
+OPEN_S = 10.0  # timeout of the handshake and the server's first message
+RETRY_S = 0.1  # time between a failed attempt to connect and the next attempt
+LONGEST_TEXT = 300  # messages show at most this number of characters of a server's text
+MOST_BYTES = 1 << 24  # maximum bytes of a message; enough for three pictures of 1280 x 720 pixels
+MOST_ITEMS = 1 << 12  # maximum number of keys and values in a message; longer data must be an array
+LONGEST_DTYPE = 32  # maximum number of characters in the name of a dtype
 KINDS = "biufSU"  # allowed kinds of dtypes: numbers, booleans and texts, but no Python objects
 ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
 
@@ -54,7 +54,7 @@ def unpack_message(data: bytes) -> Any:
         if _count_items(data) > MOST_ITEMS:
             raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
         return msgpack.unpackb(data, object_hook=_decode_map, max_ext_len=0)
-    except Exception as error:  # msgpack raises several types, and TypeError for keys that are not hashable
+    except Exception as error:  # msgpack raises various types, also TypeError for keys that are not hashable
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
 
 
@@ -129,7 +129,7 @@ async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
 
 async def has_message(connection: ClientConnection) -> bool:
     """Return whether a message has arrived. Raises ConnectionClosed."""
-    await asyncio.sleep(0)  # let the reader task handle data that arrived together with the last message
+    await asyncio.sleep(0)  # let the reader task handle data that came with the last message
     try:
         async with asyncio.timeout(0):
             await connection.recv()
@@ -144,8 +144,8 @@ class Conversation:
     def __init__(self, url: str, connect: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connect = url, connect
         self._connection: ClientConnection | None = None
-        self._attempt: asyncio.Task[None] | None = None  # the last attempt to open a connection
-        self._pong: Awaitable[float] | None = None  # the pong to the ping after the last answer
+        self._attempt: asyncio.Task[None] | None = None  # last attempt to open a connection
+        self._pong: Awaitable[float] | None = None  # the pong for the ping after the last answer
         self._retry_s = 0.0
         self._lock = asyncio.Lock()
 
@@ -169,8 +169,8 @@ class Conversation:
             connection = await self._ready_connection()
             await connection.send(packed)
             message = await connection.recv()
-            with contextlib.suppress(ConnectionClosed):  # the next question will open a new connection
-                if await has_message(connection):  # either message could be the answer
+            with contextlib.suppress(ConnectionClosed):  # if the connection is closed, the next question opens another
+                if await has_message(connection):  # a second message: either could be the answer
                     raise DecisionLost("malformed", "the policy server sent two answers")
                 self._pong = await connection.ping()
             good = isinstance(message, bytes)

@@ -12,9 +12,9 @@ from typing import Any
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable, Host, HostBase
 from rtcontrol.models.errors import UserError
 
-# After a loss: the maximum number of attempts to rebuild a session's decider, and the time between two attempts.
+# After a loss, a session's decider is rebuilt in at most REBUILDS attempts, with REBUILD_DELAY_NS between them.
 REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
-# A new session gives up after this number of failed builds, because a build may kill the process.
+# A new session gives up after only this number of failed builds, because its build may be what kills the process.
 ATTEMPTS = 3
 
 
@@ -136,10 +136,10 @@ class Pool:
 
 
 ScheduledRequest = tuple[Any, DecisionRequest]
-# The time limit that the scheduler assumes for a request without a deadline.
+# The scheduler assumes this time limit for a request without a deadline.
 UNLIMITED_NS = 1_000_000_000
-NEWEST_WEIGHT = 0.1  # weight of the newest duration in the moving average
-# A measured duration is ignored after this number of further batches, if a newer measurement exists.
+NEWEST_WEIGHT = 0.1  # weight of the newest duration in the moving average of durations
+# A measured duration is ignored after this number of further batches, if at least one newer measurement exists.
 OLD_BATCHES = 64
 
 
@@ -149,11 +149,11 @@ class EdfScheduler:
 
     def __init__(self, depth: int = 1) -> None:
         self._depth = depth
-        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # by session: time of enqueueing, request
-        self._waiting_since: dict[Any, int] = {}  # by session: the time since which it has a waiting request
-        # By batch key and batch size: the average duration in ns, and the number of the batch that was measured last.
+        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # by session: (time of enqueueing, request)
+        self._waiting_since: dict[Any, int] = {}  # by session: since when it has had a waiting request
+        # By batch key and batch size: (average duration in ns, number of the last batch that was measured).
         self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}
-        self._batch_counts: dict[Hashable, int] = {}  # number of batches so far, by batch key
+        self._batch_counts: dict[Hashable, int] = {}  # by batch key: number of batches so far
 
     def enqueue(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
         """Add a session's request. If `depth` requests of the session wait already, drop the oldest request."""
@@ -176,7 +176,7 @@ class EdfScheduler:
         eager = [key for key in waiting if not patient(key)]
         if not eager:
             return [self._pop_request(waiting[0], now_ns)] if waiting and allow_patient else []
-        # Use the deadline of the session's newest request. The deadline of an older request may be past already.
+        # Use the deadline of the session's newest request, because the deadline of an older request may have passed.
         first_key, (enqueued_ns, newest) = batch_key(eager[0]), self._waiting[eager[0]][-1]
         left_ns = enqueued_ns + _limit_ns(newest) - now_ns
         alike = eager[:1] if first_key is None else [key for key in eager if batch_key(key) == first_key]
@@ -218,12 +218,12 @@ class EdfScheduler:
         return self._waiting_since[key] + _limit_ns(self._waiting[key][-1][1])
 
     def _pop_request(self, key: Any, now_ns: int) -> ScheduledRequest:
-        # Take the newest request, because the loop would drop the reply to an older request.
+        # Take the newest request, because the loop drops replies to older requests.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
         del self._waiting_since[key]
         if requests:
-            self._waiting[key] = requests  # the remaining requests are served after those of other sessions
+            self._waiting[key] = requests  # serve the remaining requests after those of other sessions
             self._waiting_since[key] = now_ns
         return key, request
 

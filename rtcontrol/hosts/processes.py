@@ -21,16 +21,16 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-# The environment variable with the run's folder, which is set in all processes that the run started.
+# This environment variable marks all processes that a run started. Its value is the run's folder.
 MARK = "RTCONTROL_RUN"
-# The kernel allows 107 characters in the path of a socket. Ray's longest socket name in its folder has 64.
+# Maximum length of the base folder: the kernel allows paths of sockets up to 107 characters, of which Ray needs 64.
 LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678/r")
-# Repeat the search for marked processes, because a process that is just being started gets its mark a little later.
+# The search for marked processes is repeated, because a process that is just starting is marked a little later.
 CLEAN_ROUNDS, ROUND_S, SWEEP_S = 4, 0.25, 20.0
 BEAT_NS, THRESHOLD_NS = 5_000_000, 10_000_000
-# A reply contains the newest heartbeat gaps: at most MOST_RECENT, which ended within the last RECENT_NS.
+# A reply contains the heartbeat gaps that ended in the last RECENT_NS, but at most the MOST_RECENT newest.
 MOST_RECENT, RECENT_NS = 8, 2_000_000_000
-# The nice value (lower priority) of threads that build deciders, relative to deciding threads.
+# Threads that build deciders have this higher nice value (lower priority) than threads that decide.
 BUILDER_NICE = 10
 
 
@@ -73,7 +73,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         statistics: int | None = None
-        with contextlib.suppress(OSError):  # not Linux, or no /proc
+        with contextlib.suppress(OSError):  # fails on systems without /proc
             statistics = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         while not self._stop.is_set():
             self._used = _processor_time(statistics)
@@ -81,7 +81,7 @@ class Heartbeat:
             now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
                 self._gaps.append((due, now, self._reason(now - due, _processor_time(statistics))))
-            self._last_ns = now  # set this after appending the gap; otherwise `gaps` could miss the gap
+            self._last_ns = now  # set this after the gap is appended; otherwise `gaps` could miss it
         if statistics is not None:
             os.close(statistics)
 
@@ -104,7 +104,7 @@ def task_limit() -> int | None:
         for _, controllers, path in lines:
             if controllers in ("", "pids"):
                 for folder in (f"/sys/fs/cgroup/{controllers}{path}", f"/sys/fs/cgroup/{controllers}"):
-                    with contextlib.suppress(OSError, ValueError):  # no limit: "max"
+                    with contextlib.suppress(OSError, ValueError):  # the value is "max" if there is no limit
                         limits.append(int(Path(folder, "pids.max").read_text()))
     return min((limit for limit in limits if limit >= 0), default=None)
 
@@ -140,7 +140,7 @@ def freeze_loaded_objects() -> None:
 def lower_thread_priority() -> None:
     """Lower this thread's priority below that of the deciding threads."""
     with contextlib.suppress(AttributeError, OSError):
-        # Add to the nice value of the process, because a Ray that the user started may have set one.
+        # Add to the nice value of the process, which may differ from 0 if the user started Ray.
         nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + BUILDER_NICE
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(nice, 19))
 
@@ -173,7 +173,7 @@ class Guardian:
 def _guard(run: int, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # A child of the run's process may keep the pipe open, so also poll whether the run's process has ended.
+    # Poll the pipe, and also the run's process, because a child of that process may keep the pipe open.
     poll = select.poll()
     for file in (0, run):
         poll.register(file, select.POLLIN)

@@ -20,10 +20,10 @@ from rtcontrol.hosts.processes import Heartbeat, freeze_loaded_objects, lower_th
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, pack_reply, unpack_request
 from rtcontrol.hosts.sockets import FilePoll, WakeFile, router_socket
 
-BUILD, PING = "build", "ping"  # Ray's concurrency groups: the calls of each group run on a separate thread
+BUILD, PING = "build", "ping"  # Ray's concurrency groups; each group's calls run on a separate thread
 WARM_ROUNDS = 3
-# The interpreter's switch interval. A decision takes the interpreter's lock about a hundred times, so with Python's
-# default of 5 ms a build on another thread would delay each decision by half a second.
+# The interpreter's switch interval. A decision acquires the interpreter's lock (GIL) about a hundred times. With
+# Python's default of 5 ms, a build on another thread would delay each decision by half a second.
 SWITCH_INTERVAL_S = 2e-5
 FOREVER_NS = 3_600_000_000_000
 _CONTEXT: zmq.Context[Any] = zmq.Context()
@@ -38,7 +38,7 @@ class DecoderActor(InProcessPool):
 
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        # If a thread fails, exit the process, which would otherwise still answer pings. The pool starts a new process.
+        # Exit if a thread fails, so that the pool starts a new process. Otherwise this process would answer pings.
         threading.excepthook = _exit_process
         super().__init__(sys.maxsize, workers, preload)
         self._hosts: dict[bytes, SocketHost] = {}
@@ -47,7 +47,7 @@ class DecoderActor(InProcessPool):
         self._router.linger = 0
         self._router.curve_server = True
         key, self._router.curve_secretkey = zmq.curve_keypair()
-        # The pid makes the name unique, because the file of an earlier process may still exist.
+        # The pid makes the name of the socket file unique, because the file of an earlier process may still exist.
         endpoint = f"ipc://{directory}/endpoint-{os.getpid()}"
         self._router.bind(endpoint)
         self._address = {"endpoint": endpoint, "key": key, "pid": os.getpid()}
@@ -56,7 +56,7 @@ class DecoderActor(InProcessPool):
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Start the workers. Return the socket's endpoint and CURVE key, the pid, and the workers' thread ids."""
         super().start()
-        self._beat.__enter__()  # until the process ends
+        self._beat.__enter__()  # the heartbeat runs until the process ends
         freeze_loaded_objects()
         return {**self._address, "tids": [tid for _, tid in self.threads]}
 
@@ -89,7 +89,7 @@ class DecoderActor(InProcessPool):
                 batch = self.dequeue_batch(worker)
             if batch or not worker.idle:
                 if len(self.workers) > 1:
-                    self._wake.set()  # wake other workers: this worker may have received requests for them
+                    self._wake.set()  # wake other workers, because this worker may have received requests for them
                 return batch
             self._wait_for_messages()
 

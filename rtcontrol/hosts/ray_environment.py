@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from rtcontrol.hosts.processes import MARK
 
 log = logging.getLogger("rtcontrol.host")
-# No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
+# Size of the buffer for C's struct sigaction, which has 152 bytes in glibc on x86-64, and nowhere more than 512.
 SIGACTION_BYTES = 512
 
 
@@ -26,8 +26,8 @@ def set_environment() -> None:
     interpreter's lock while waiting for the worker."""
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
     defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
-    defaults["SPT_NOENV"] = "1"  # workers change their process titles, which must not overwrite their environment
-    if "ray" not in sys.modules:  # Ray reads this variable when it is imported
+    defaults["SPT_NOENV"] = "1"  # when workers change their process titles, this keeps their environment
+    if "ray" not in sys.modules:  # Ray reads RAY_AUTH_MODE when it is imported
         defaults["RAY_AUTH_MODE"] = "token"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -135,7 +135,7 @@ class RayPool(Pool):
         except ray.exceptions.RayError:
             failure = DecoderUnavailable(f"The decoder was lost while loading the model for {host.session}.", MEMORY)
             with self.changed:
-                self.mark_lost(time.monotonic_ns())  # before the waiting caller gets the error
+                self.mark_lost(time.monotonic_ns())  # mark the loss before the waiting caller gets the error
         with self.changed:
             if failure is None:
                 self.mark_built(host, process_info, time.monotonic_ns())

@@ -16,7 +16,7 @@ from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession,
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.processors import usable_processors
 
-# Prefixes of environment variables that tune the threads and the memory of a process.
+# Prefixes of environment variables that configure threads and memory of a process.
 TUNING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "LD_PRELOAD")
 
 log = logging.getLogger("rtcontrol.host")
@@ -126,7 +126,7 @@ class DecoderProcess:
         if self.actor is not None:
             import ray
 
-            with contextlib.suppress(Exception):  # the actor or Ray has already ended
+            with contextlib.suppress(Exception):  # fails if the actor or Ray has already ended
                 ray.kill(self.actor)
         self.actor = None
 

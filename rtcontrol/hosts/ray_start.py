@@ -23,11 +23,11 @@ HINT = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 POLL_S = 0.05
 START_TIMEOUT_S = 300.0
 ESSENTIAL = ("gcs_server", "raylet")
-# How long to wait for a Ray that is still starting before it is shut down.
+# Seconds to wait for a Ray that is still starting, before it is shut down.
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
-RAY_TASKS = 400  # approximate number of processes and threads of a Ray with one actor
+RAY_TASKS = 400  # approximate number of processes and threads that Ray with one actor needs
 
 
 class StartCancelled(Exception):
@@ -48,7 +48,7 @@ class RaySession:
         self.folder = ""
         self._users = 0
         self._guardian: Guardian | None = None
-        self._essential: dict[int, str] = {}  # names of the essential Ray processes, by pidfd
+        self._essential: dict[int, str] = {}  # by pidfd: name of each essential Ray process
         self._started: futures.Future[None] | None = None
         self._session_ended = threading.Event()
 
@@ -115,12 +115,12 @@ class RaySession:
         try:
             import ray
 
-            # Ray's processes inherit the blocked SIGHUP, so they survive a closed terminal until the run has ended.
+            # Ray's processes inherit this block of SIGHUP, so they survive a closed terminal until the run has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             options |= {"job_config": _job_config()}
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-            # Ray's folder is readable for all users, so put it into the private folder.
+            # All users can read Ray's folder, so put it into the run's private folder.
             options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
             with keep_sigterm_handler(), marked_processes(self.folder):
                 ray.init(address="local", **options)
@@ -140,7 +140,7 @@ def _job_config() -> Any:
 
     class WithoutFolders(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
-            return True  # then Ray adds neither folder
+            return True  # this makes Ray add neither folder
 
     return WithoutFolders()
 

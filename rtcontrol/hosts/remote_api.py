@@ -23,13 +23,13 @@ from rtcontrol_client.wire.endpoint import is_loopback
 
 T = TypeVar("T")
 CHAT = "chat"
-POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
+POLICY = "openpi"  # the endpoint is a policy server (see `rtcontrol.hosts.policy_api`)
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# A query times out before the tick's deadline, so the loop still receives the cause of the miss in time. The margin is
-# MARGIN_S seconds, or the fraction MARGIN of the time until the deadline if this is longer.
+# A query times out before the tick's deadline, so that the loop receives the cause of the miss in time. The margin is
+# MARGIN_S seconds, or the share MARGIN of the time until the deadline, whichever is longer.
 MARGIN_S, MARGIN = 0.002, 0.05
-POLL_S = 0.002  # time between two checks whether the request was cancelled
+POLL_S = 0.002  # seconds between two checks whether the request was cancelled
 
 
 # -- shared by all remote deciders -------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _as_count(value: Any) -> int:
 
 # -- decision APIs -----------------------------------------------------------------------------------------------------
 
-MOST_OPTIONS = 255  # the maximum number of options of a question
+MOST_OPTIONS = 255  # maximum number of options of a question
 NONE = "(none)"
 HINT = "Give the parameter an enum, or bounds and a larger step (multipleOf), or use a model that generates values."
 
@@ -198,7 +198,7 @@ class ClosedQuestion:
 
     def choice(self, answers: Mapping[str, Any]) -> tuple[Any, float]:
         """Return the chosen value and its probability (1 if the answer has none). Raises DecisionLost."""
-        if len(self.values) == 1:  # a question with one option is not sent
+        if len(self.values) == 1:  # a question with only one option is not sent
             return next(iter(self.values.values())), 1.0
         answer = _as_dict(answers.get(self.name))
         if answer.get("type") == "refusal":

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 PING_EVERY_S = 1.0
-# A process that does not answer more than this number of pings in a row counts as lost.
+# A process counts as lost if it has not answered a ping for more than this number of rounds (PING_EVERY_S each).
 SILENT_ROUNDS = 9
 
 
@@ -23,7 +23,7 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
     libzmq 4.3.5 numbers the peers, starting at two values of the C library's rand(), which it does not seed. A peer
     that uses the next number as its id would end this process by an assertion. So this function seeds rand()."""
-    # PyDLL keeps the interpreter's lock, so no other Python thread calls rand() between the two lines.
+    # PyDLL keeps the interpreter's lock, so no other Python thread calls rand() before the socket is created.
     ctypes.PyDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
     return context.socket(zmq.ROUTER)
 
@@ -32,7 +32,7 @@ class FilePoll:
     """A wait for readable files by ppoll(). Its timeout is finer than poll()'s, and it has no limit on descriptors."""
 
     def __init__(self, files: Sequence[int]) -> None:
-        # struct pollfd of each file: fd, events, revents
+        # The bytes of C's struct pollfd for each file: (fd, events, revents).
         polled = b"".join(struct.pack("ihh", fd, select.POLLIN, 0) for fd in files)
         self._files, self._count = ctypes.create_string_buffer(polled), len(files)
         self._ppoll = ctypes.CDLL(None).ppoll
@@ -51,7 +51,7 @@ class WakeFile:
         self.files = FilePoll([self.fd])
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the counter is at its maximum, so the file is readable
+        with contextlib.suppress(BlockingIOError):  # the counter is at its maximum, so the file is already readable
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
@@ -76,7 +76,7 @@ class ProcessWatch:
             self._poll.register(file, select.POLLIN)
         self._ping: Any = None
         self._next_s = 0.0
-        self._silent = 0  # rounds without an answer to a ping
+        self._silent = 0  # number of rounds since the last answer to a ping
 
     def loss(self, timeout_s: float) -> str:
         """Wait at most `timeout_s` for an event. Return how the process was lost, or an empty text if it is alive."""
