@@ -69,7 +69,7 @@ class Simulation(Protocol):
 
 
 class Barrier(Protocol):
-    """A switch that can block all calls. `block_reason`: why calls are blocked now, such as an operator's pause, or None
+    """A switch that can block all calls. `block_reason`: why calls are blocked (such as an operator's pause), or None
     while calls may be executed."""
 
     block_reason: str | None

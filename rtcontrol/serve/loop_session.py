@@ -65,7 +65,7 @@ class LoopSession(SessionThread):
 
     def attach(self, loop: ControlLoop) -> None:
         """Make `loop` the session's current loop, and report to `SessionCore` that the loop will run."""
-        self.decoder_need()  # store what the previous loop needed
+        self.decoder_need()  # stores what the previous loop needed, before it is replaced
         self.loop = loop
         self.owner.handle(ev.LoopCreated(self.session))
 

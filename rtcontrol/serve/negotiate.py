@@ -38,7 +38,7 @@ from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
-MAX_SAFE_BYTES = 1 << 17  # memory of the arguments of all safe calls
+MAX_SAFE_BYTES = 1 << 17  # maximum bytes of the arguments of all safe calls
 WARMUP = 5  # number of warm-up decisions before the first observation
 NO_GOALS = "Instructions are passed to the model unchanged, because the agent has no goals for the interpreter."
 
@@ -53,7 +53,7 @@ class SessionTerms:
     model: str
     source: DeciderSource  # builds the session's decider
     config: RunConfig
-    ttl_ms: float  # time to live of a call
+    ttl_ms: float  # a call's time to live
     trained: bool | None  # whether the model was trained on these tools (None: unknown)
     warnings: tuple[str, ...]
     options: ServeOptions  # the server's settings
@@ -136,7 +136,7 @@ def session_error(fault: BaseException, welcomed: bool) -> WireError:
     if isinstance(fault, DecoderUnavailable):
         code = Code.BUSY if fault.full else Code.DECODER
         return WireError(code, fault.what, fault.remedy, retryable=True, fatal=not welcomed)
-    if isinstance(fault, DecisionFailed):  # the first decision failed: the model generated invalid text as a value
+    if isinstance(fault, DecisionFailed):  # in the first decision the model generated an invalid text value
         hint = "Give each parameter an enum or bounds, no array or recursion, and each tool at most six parameters."
         return _fatal_error(Code.TOOLS, fault.what, hint, "tools")
     if isinstance(fault, UserError):
@@ -226,7 +226,7 @@ def _fallback_of_hello(hello: Hello, tools: Tools, default: Fallback) -> Fallbac
 
 def validated_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
     """Validate safe calls against the tools, and return them. Raises WireError (tools)."""
-    if memory_bytes([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # the server sends them after each miss
+    if memory_bytes([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # limited, because each miss sends them
         problem = f"The safe calls take more than {MAX_SAFE_BYTES >> 10} KiB."
         raise WireError(Code.TOOLS, problem, "Send shorter safe calls.", field="safe_calls", fatal=fatal)
     try:
@@ -238,7 +238,7 @@ def validated_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = F
 
 def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
     requested = hello.model or options.model or (agent.model if agent_name is not None else None)
-    # A client may not send a path: clients must not choose which files of this machine the server loads.
+    # A client may not send a path, because clients must not choose which files of this machine the server loads.
     plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
     defaults = [options.model, agent.model if agent_name else None]
     allowed = sorted({*bundled_models(), *plain, *(model for model in defaults if model)})
@@ -270,7 +270,7 @@ def _run_config(
     max_calls = min(options.calls_per_tick, agent.history + 1)
     hz = options.hz if hello.hz is None else hello.hz
     shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
-    shared |= {"standby": False, "backup": None, "tools": None}  # the pool handles standby and backup
+    shared |= {"standby": False, "backup": None, "tools": None}  # the pool, not the session, handles standby and backup
     with as_wire_error(Code.INVALID):
         requested: dict[str, Any] = {
             "out": out,
@@ -318,7 +318,7 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
     """Return the settings with the server's backup model. It decides if the session's remote model is late."""
     try:
         backup = model_for(agent.tools.schemas, options.backup)
-        # A scripted backup ("expert", for example) cannot read the warm-up observation, so there is no warm-up.
+        # A scripted backup (such as "expert") cannot read the warm-up observation, so omit the warm-up.
         return replace(config, backup=backup, warmup=0 if backup in SCRIPTED else WARMUP)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")

@@ -11,7 +11,7 @@ from rtcontrol.serve.sessions import SessionRules
 from rtcontrol.settings import ServeGroup
 from rtcontrol_client.wire import LIMITS, Limits
 
-ANY_PORT = "tcp://127.0.0.1:*"  # the default address of a replica
+ANY_PORT = "tcp://127.0.0.1:*"  # default address of a replica, on any free port
 
 
 @dataclass(frozen=True, kw_only=True)

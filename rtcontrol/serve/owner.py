@@ -19,7 +19,7 @@ from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import FLOODED, DecoderNeed, Session
 from rtcontrol_client.wire import Code, WireError
 
-MAX_OPENING = 2  # sessions that may compile schemas and open decoders at the same time
+MAX_OPENING = 2  # maximum number of sessions that compile schemas and open decoders at the same time
 
 
 class SessionOwner:
@@ -37,12 +37,12 @@ class SessionOwner:
     ) -> None:
         self.core, self.options, self.pool, self.watch, self.log_line = core, options, pool, watch, log_line
         self._create_runner = create_runner
-        # New sessions (True) and resumed sessions (False) have separate slots, so a resumed session need not wait.
+        # New sessions (True) and resumed sessions (False) have separate slots, so that resumed sessions need not wait.
         self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = ServerTotals()
         self.paused_robots = PausedRobots(options.paused_robots or default_folder(), log_line)
-        self.lock = threading.Lock()  # locked only while the core processes an event
+        self.lock = threading.Lock()  # held only while the core processes an event
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -51,7 +51,7 @@ class SessionOwner:
         """Pass the event to the core, and execute the core's actions. An action may return another event, which also
         goes to the core. Return the value of the action `ReturnValue`, or None."""
         answer, events = None, [event]
-        for event in events:  # actions append events to this list
+        for event in events:  # the actions append events to this list
             if self.core.needs_no_lock(event):
                 actions = self.core.advance(event, self.now_ns())
             else:
@@ -76,7 +76,7 @@ class SessionOwner:
         try:
             session.runner.start(action.first)
             return None
-        except RuntimeError as error:  # the system has no more threads; a session that was welcomed continues later
+        except RuntimeError as error:  # no thread can be started; a welcomed session continues later
             refusal = WireError(
                 Code.BUSY, f"{error}.", refusals.RETRY_HINT, retryable=True, fatal=not session.life.welcomed
             )
@@ -98,11 +98,11 @@ class SessionOwner:
         return ev.LogRequested(action.session, text) if action.logged else ev.ReturnValue(text)
 
     def _stop_loop(self, action: ev.StopLoop) -> None:
-        if action.session.runner is not None:  # otherwise the session has not started, and will not start
+        if action.session.runner is not None:  # without a runner, the session will not start
             action.session.runner.stop_loop(action.reason)
 
 
-# Each function executes one kind of action, and returns an event for the core, a `ReturnValue`, or None.
+# By class of an action: the function that executes it, and returns an event for the core, a `ReturnValue`, or None.
 ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.ReturnValue: lambda self, action: action,
     ev.SendMessage: lambda self, action: action.connection.send(action.message),

@@ -28,7 +28,7 @@ class PausedRobots:
 
     def __init__(self, folder: Path | None, log_line: Callable[[str], None]) -> None:
         self._folder, self._log_line = folder, log_line
-        self._changed: dict[str, str] = {}  # changes that are not on the disk yet: reason by robot; empty: resumed
+        self._changed: dict[str, str] = {}  # by robot: why it was paused ("": resumed), until this is written
         self._failed = False
 
     def change(self, robot: str, command: str, by: str) -> None:

@@ -18,7 +18,7 @@ from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.options import ServeOptions
 
-SPARE_SESSIONS = 32  # further hosts for sessions that are ending, the gateway's tool sets, and the server's model
+SPARE_SESSIONS = 32  # hosts beyond the session limit: for ending sessions, tool sets, and the server's model
 
 
 class ServerPool:
@@ -36,7 +36,7 @@ class ServerPool:
         self._inline = InProcessPool(options.max_sessions + SPARE_SESSIONS, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
-        self._model: Host | None = None  # a host that keeps `options.model` loaded
+        self._model: Host | None = None  # this host keeps `options.model` loaded
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class ServerPool:
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_raw_data(source):
-            # This decider waits for another machine or runs a user's code, so it decides on a separate thread.
+            # This decider waits for another machine or runs a user's code, so it needs a separate thread.
             return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)

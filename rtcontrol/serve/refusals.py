@@ -11,7 +11,7 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ErrorMessage
 
 RETRY_HINT = "Send the same hello again later, with growing pauses."
-# Maximum number of characters in the texts and in the field name of an error, which may quote the client's message.
+# Errors may quote the client's message, so their texts and field names are cut to this number of characters.
 MAX_TEXT, MAX_FIELD = 600, 200
 
 

@@ -33,7 +33,7 @@ class LoopListener(Listener):
         elif report.kind == "refused":
             owner.handle(ev.InstructionRejected(session, report.why))
         elif report.kind == "doubted":
-            # The instruction stays active, but its calls are withheld.
+            # The instruction is active, but its calls are withheld. The client must know this.
             error = WireError(Code.UNSURE, report.why, "Use other words.", field="instruction")
             owner.handle(ev.LoopError(session, error))
         elif report.kind == "unfamiliar":
@@ -79,12 +79,12 @@ def interpretation_message(result: InterpretedSentence, session: str, examples: 
 def undecided_error(emission: Emission, seq: int | None) -> WireError:
     """Return the error that the decoder made no decision for the observation with the number `seq`."""
     error = emission.error or ""
-    # Check the text, not `emission.cause`: on a busy machine the cause of the miss may be a pause.
+    # Check the text, not `emission.cause`, because on a busy machine the cause of the miss may be a pause.
     if error.startswith("observe:"):
         hint = "Send the fields of `data` that the agent reads, or `text`."
         return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
     if emission.input_error is not None:
-        # The prompt is too long. Earlier prompts had the same instruction, so the observation must be too long.
+        # The prompt is too long because of the observation: earlier prompts with the same instruction were accepted.
         hint = "Send a shorter `text`, or fewer and shorter values in `data`."
         return WireError(Code.TOO_LARGE, emission.input_error[0], hint, field="text", seq=seq)
     hint = "Continue to send observations: the next tick decides again. The active call expires as usual."

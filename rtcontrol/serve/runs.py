@@ -22,7 +22,7 @@ from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol_client.wire import Code
 
-# Keys are the names in `telemetry.account`; values are the help texts of /metrics.
+# By name of a count in `telemetry.account`: its help text in /metrics.
 COUNTS = {
     "releases": "Ticks that were due.",
     "ticks": "Ticks that were started.",

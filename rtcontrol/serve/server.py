@@ -19,9 +19,9 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
-PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz, from which `PauseWatch` derives which pauses are long
+PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz; `PauseWatch` uses it to decide which pauses are long
 CHECK_INTERVAL_S = 0.1
-SLACK_NS = 20_000_000  # maximum time for a garbage collection between two ticks
+SLACK_NS = 20_000_000  # time that a garbage collection may take between two ticks
 
 
 class Server:
@@ -59,7 +59,7 @@ class Server:
                 stack.callback(self.gateway.close)
             stack.callback(sessions.close)
             interpreter = None if agent is None else sessions.interpreters.for_agent(assembly.load_agent(agent))
-            if interpreter is not None:  # load the interpreter now, so the first session need not wait
+            if interpreter is not None:  # load it now, so that the first session need not wait
                 interpreter.start()
             stack.enter_context(sessions.watch)
             collector = stack.enter_context(SlackCollector())
@@ -95,5 +95,5 @@ class Housekeeping:
                 self._router.drop_revoked()
                 if self._collector is not None:
                     self._collector.collect(SLACK_NS)
-            except Exception:  # an error must not end the thread
+            except Exception:  # no error may end this thread
                 log.exception("a check of the sessions and keys failed")

@@ -24,15 +24,15 @@ log = logging.getLogger("rtcontrol.serve")
 class SessionThread(ABC):
     """The thread of a session. The methods that `SessionOwner` calls do not block."""
 
-    terms: SessionTerms  # the negotiated settings; not set before the negotiation
-    loop: ControlLoop | None = None  # the current or last loop; the live view also reads this
+    terms: SessionTerms  # the negotiated settings, which are set by the negotiation
+    loop: ControlLoop | None = None  # the current or last loop, which the live view also reads
 
     def __init__(self, session: Session, owner: SessionOwner) -> None:
         self.session, self.owner, self.id = session, owner, session.id
         self.thread: threading.Thread | None = None
         self.last_need: DecoderNeed | None = None  # None before the first decision
         self.record = Path()  # the record file of the newest run
-        self.run_instructions: tuple[str, str] | None = None  # after a run, this field of `ev.SessionEnded`
+        self.run_instructions: tuple[str, str] | None = None  # becomes this field of `ev.SessionEnded` after a run
 
     def command(self, command: str, by: str, k: int | None = None) -> str:
         """Execute a person's command, such as `pause`, even if no loop runs. Return a sentence about the result."""
@@ -75,7 +75,7 @@ class SessionThread(ABC):
                 self._run(loop)
         except WireError as refusal:
             error = refusal
-        except BaseException as fault:  # also SystemExit of a user's agent
+        except BaseException as fault:  # a user's agent may raise any error, even SystemExit
             if not isinstance(fault, UserError):
                 log.exception("%s failed", self.id)
             error = session_error(fault, self.session.life.welcomed)

@@ -60,18 +60,18 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-MAX_IDLE_CONNECTIONS = 1024  # maximum number of connections without a session; the longest silent one is closed
+MAX_IDLE_CONNECTIONS = 1024  # maximum connections without a session; beyond it, the longest silent is closed
 IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed after this silence
-# While the server drains: the time between the ends of two sessions, and the maximum time for all sessions.
+# A draining server ends one session every LEAVE_INTERVAL_NS, or faster if all would take longer than LEAVE_TOTAL_NS.
 LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
-LAST_CALL_WAIT_NS = 500_000_000  # while the server drains: how long a session waits for its last call
+LAST_CALL_WAIT_NS = 500_000_000  # on a draining server, a session waits this long for its last call
 LOG_LINES_PER_S = 2.0
-MAX_WELCOMES = 8  # maximum number of repeated welcomes of a session
+MAX_WELCOMES = 8  # maximum number of times that a session's welcome is repeated
 READING_HINT = "Send fewer, smaller or simpler messages."
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
-CONTROL = "control"  # the capability of a client that handles control messages
+CONTROL = "control"  # clients that handle control messages have this capability
 CROWD_MESSAGES = (Join, Leave, ObserveMany)
-LOCKED_MESSAGES = frozenset({Hello, Bye, ControlMessage, Picture})  # these may change other sessions' state
+LOCKED_MESSAGES = frozenset({Hello, Bye, ControlMessage, Picture})  # only these may change other sessions' state
 
 
 class SessionCore:
@@ -81,13 +81,13 @@ class SessionCore:
     def __init__(self, rules: SessionRules, seed: bytes, last_number: int = 0, now_ns: int = 0) -> None:
         self.rules = rules
         self.sessions = SessionRegistry(rules)
-        self.peers: dict[Any, Peer] = {}  # by connection
-        self.count = 0  # sessions opened since the server started
-        self.refused: Counter[str] = Counter()  # refused messages by error code
-        self.closing = self.draining = False  # the server shuts down at once, or after its sessions have ended
+        self.peers: dict[Any, Peer] = {}  # by connection: its peer
+        self.count = 0  # number of sessions opened since the server started
+        self.refused: Counter[str] = Counter()  # by error code: number of refused messages
+        self.closing = self.draining = False  # shutting down now, or when all sessions have ended
         self.seed, self.last_number = seed, last_number
         self.log_limit = TokenBucket(LOG_LINES_PER_S, 20.0, now_ns)
-        # For connections without a session, and for messages of sessions that have used up their budgets.
+        # This budget serves connections without a session, and sessions that have used up their own budgets.
         self.shared_budget = TimeBudget(now_ns)
 
     def advance(self, event: Any, now_ns: int) -> list[Any]:
@@ -282,7 +282,7 @@ class SessionStep:
             raise refusals.state_error(problem, hint)
         if session.life.state == "live":
             session.welcomes += 1
-            if session.welcomes > MAX_WELCOMES:  # unread welcomes would fill the server's memory
+            if session.welcomes > MAX_WELCOMES:  # unread welcomes would use up memory
                 raise refusals.rate_error(f"{MAX_WELCOMES} repeated hellos", "Read the welcome.")
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             self._request_welcome(session)
@@ -301,14 +301,14 @@ class SessionStep:
             self._open_session(session)
         elif session.life.state == "live":
             self._request_welcome(session)
-        # Otherwise the loop is starting, or the loop is ending and `_on_ended` will start the session again.
+        # In other states the loop is starting, or is ending; then `_on_ended` will start the session again.
 
     def _start_session(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
         lost = [session for session in self.sessions if session.peer is None and self.rules.outlives_client]
         if lost and (lost[0].token_sent or lost[0].key != peer.connection.key or not lost[0].is_same_request(hello)):
             raise refusals.other_client_error()
-        if lost:  # the client was lost before the welcome, so it cannot resume with the token
+        if lost:  # the client was lost before its welcome, so it has no token
             self._attach(peer, lost[0], hello)
             return
         self.sessions.check_room()
@@ -348,7 +348,7 @@ class SessionStep:
         life.has_loop = True
         if life.paused:
             self.out.append(ev.CommandLoop(session, "pause", "before", None, logged=True))
-        if instructions.next is not None and instructions.next != instructions.first:  # arrived after the negotiation
+        if instructions.next is not None and instructions.next != instructions.first:  # it arrived after negotiation
             self.out.append(ev.InstructLoop(session, instructions.next))
         if life.end_reason is not None or life.client_lost:
             self.out.append(ev.StopLoop(session, life.end_reason or CLIENT_LOST))
@@ -362,7 +362,7 @@ class SessionStep:
         session.hz = event.hz
         life.state, life.welcomed = "live", True
         if peer is not None:
-            peer.received_ns = self.now_ns  # measure the client's silence from the welcome, for which it has waited
+            peer.received_ns = self.now_ns  # the client waited for this welcome, so measure its silence from now on
             resumed = ", resumed" if life.runs > 1 else ""
             self.out.append(ev.WriteLogLine(f"{session.id}: {peer.connection.peer}, {event.summary}{resumed}"))
             self._request_welcome(session)
@@ -477,18 +477,18 @@ class SessionStep:
     def _after_call(self, session: Session, peer: Peer, message: CallMessage) -> None:
         life, instructions = session.life, session.instructions
         if (reason := instructions.refusal) is not None:
-            # Send this error after the call. A client that waits for a call would think its observation was refused.
+            # Send this error after the call. A client that waits for a call would relate the error to its observation.
             instructions.refusal = None
             problem = f"The instruction was refused: {reason}"
             hint = "Use other or fewer words. The previous instruction stays active."
             self._refuse(peer, WireError(Code.INSTRUCTION, problem, hint, field="instruction", seq=message.seq_obs))
         leaves = life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more
         if leaves and life.end_reason in (None, SERVER_LEAVING):
-            # The client has just received a call, which stays active while the client connects to another server.
+            # End now: the client has just received a call, which is active while the client connects to another server.
             self._stop_session(session, SERVER_LEAVING)
             self._send(peer, Bye(session=session.token, reason=SERVER_LEAVING, reconnect=True))
             peer.session = None
-            if session.peer is peer:  # otherwise the client has already resumed on another connection
+            if session.peer is peer:  # not if the client has already resumed elsewhere
                 session.peer = None
 
     def _on_loop_error(self, event: ev.LoopError) -> None:
@@ -523,7 +523,7 @@ class SessionStep:
             session.instructions.store_run(*event.run_instructions)
         instruction_failed = error is not None and error.field == "instruction" and life.welcomed
         if error is not None and instruction_failed and session.instructions.fall_back_to_proven():
-            # The decider rejected the instruction of this run. The next run uses the last accepted instruction.
+            # The decider rejected the instruction of this run, so allow another run with the last accepted instruction.
             error.retryable, error.fatal = True, False
         may_resume = life.welcomed and life.end_reason is None and not (self.core.closing or self.rules.outlives_client)
         may_resume = may_resume and (error is None or (error.retryable and not error.fatal))
@@ -539,7 +539,7 @@ class SessionStep:
         else:
             self.sessions.remove(session)
         if life.end_reason == PERSON_STOPPED and peer is not None:
-            # A bye is not enough: some clients connect again automatically after a bye.
+            # Send an error and not only a bye, because some clients connect again automatically after a bye.
             self._send_error(peer, refusals.stopped_error(), always=True)
         if error is not None:
             session.refused[error.code.value] += 1
@@ -646,7 +646,7 @@ EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
 MESSAGES: dict[type, Callable[[SessionStep, Peer, Any], None]] = {
     **dict.fromkeys((Observe, Executed, Reset, Picture, *CROWD_MESSAGES), SessionStep._deliver_to_world),
     Ping: SessionStep._on_ping,
-    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # these only show that the client is alive
+    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # these only show a live client
     Hello: SessionStep._on_hello,
     Instruct: SessionStep._on_instruct,
     ControlMessage: SessionStep._on_control,

@@ -154,7 +154,7 @@ class SessionEnded(WithSession):
     made, and the newest instruction; None if no loop ran."""
 
     error: WireError | None = None
-    reason: str | None = None  # if set, the session ends and cannot be resumed
+    reason: str | None = None  # if set, the session ends for this reason and cannot be resumed
     run_instructions: tuple[str, str] | None = None
 
 

@@ -28,7 +28,7 @@ from rtcontrol_client.wire import Code, Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 CHECK_INTERVAL_S = 0.05
-SUSPEND_S = 0.1  # how long the messages of a pause may take before the process stops
+SUSPEND_S = 0.1  # the process stops this long after the pause, so that its messages are sent
 
 
 class SessionManager(SessionOwner):
@@ -46,7 +46,7 @@ class SessionManager(SessionOwner):
     ) -> None:
         rules, last_number = options.session_rules(outlives_client), options.last_session_number()
         core = SessionCore(rules, secrets.token_bytes(32), last_number, time.monotonic_ns())
-        self.dropped = 0  # number of messages that a transport could not send
+        self.dropped = 0  # number of messages that the transports could not send
         super().__init__(
             core, options, pool, watch, log_line, lambda s, me: (CrowdSession if s.crowd else create_thread)(s, me)
         )
@@ -96,7 +96,7 @@ class SessionManager(SessionOwner):
         self._command_running_loops("pause", SUSPENDED)
         time.sleep(SUSPEND_S)
         halt()
-        time.sleep(SUSPEND_S)  # a person's pause that arrived meanwhile comes first
+        time.sleep(SUSPEND_S)  # if a person has paused the run meanwhile, that pause is handled first
         self._command_running_loops("resume", CONTINUED)
 
     def _command_running_loops(self, command: str, by: str) -> None:

@@ -13,18 +13,19 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
-# The limit of hellos per second and at once, because each hello makes the server open a session.
+# Each hello makes the server open a session, so a client may send 5 hellos per second, and 20 at once.
 HELLOS_PER_S, HELLO_BURST = 5.0, 20.0
-MAX_ENDING = 16  # maximum number of sessions that are ending, in addition to the limit of running sessions
-# Fractions of the reading thread's time. SESSIONS_SHARE is divided equally among the sessions. COMMON_SHARE is for
+MAX_ENDING = 16  # maximum number of ending sessions, in addition to the limit of running sessions
+# Fractions of the reading thread's time. The sessions divide SESSIONS_SHARE equally. COMMON_SHARE is for
 # connections without a session, and for sessions that have used up their part.
 SESSIONS_SHARE, COMMON_SHARE = 0.5, 0.25
 TIME_BURST_NS = 100_000_000  # maximum unused time that a budget can accumulate
-# The time to receive a message that is not read. A client whose refused messages take more than this is disconnected.
+# Receiving a message that is not read costs MESSAGE_NS plus BYTE_NS per byte. These costs of a client's refused
+# messages are limited to REFUSED_SHARE of the time, and REFUSED_BURST_NS at once; beyond it, it is disconnected.
 MESSAGE_NS, BYTE_NS = 10_000, 2
 REFUSED_SHARE, REFUSED_BURST_NS = 0.02, 4_000_000
-GRACE_S = 30.0  # how long a session is kept for its lost client
-MAX_STOPPED = 256  # maximum number of stored tokens of sessions that a person stopped
+GRACE_S = 30.0  # a session waits this long for its lost client
+MAX_STOPPED = 256  # number of stored tokens of sessions that a person stopped; older ones are dropped
 KEY_REVOKED = "the client's key was revoked"
 FLOODED = "disconnected, because it continues to send more than the server reads; send fewer or smaller messages"
 CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED = "client lost", "client said bye", "server stopped"
@@ -52,15 +53,15 @@ class Connection(Protocol):
 class SessionRules:
     """Limits of the sessions and connections of a server."""
 
-    limit: int = 64  # maximum number of running sessions, and also of parked sessions
-    grace_ns: int = round(GRACE_S * 1e9)  # how long a session is parked
+    limit: int = 64  # maximum number of running sessions, and of parked sessions
+    grace_ns: int = round(GRACE_S * 1e9)  # a session is parked for this time
     beat_ns: int = 1_000_000_000  # time between two pings to a client
-    silent_beats: int = 3  # a client that sends no message for this number of `beat_ns` counts as lost
-    messages_per_s: float = 5_000.0  # maximum rate of a connection; a burst may have the messages of one second
-    errors_per_s: float = 10.0  # maximum rate to a connection; a burst may have the errors of two seconds
-    ticks_per_s: float = 500.0  # maximum rate of all sessions together
-    max_decoder_load: float = 0.8  # maximum fraction of the decoder's time that all sessions may use together
-    outlives_client: bool = False  # True: a session continues while its client is disconnected
+    silent_beats: int = 3  # a client that is silent for this number of `beat_ns` counts as lost
+    messages_per_s: float = 5_000.0  # limit per connection; a burst may have the messages of one second
+    errors_per_s: float = 10.0  # limit of sent errors per connection; a burst may have those of two seconds
+    ticks_per_s: float = 500.0  # limit of all sessions together
+    max_decoder_load: float = 0.8  # limit of the decoder's time that all sessions use together (fraction)
+    outlives_client: bool = False  # if True, a session continues while its client is disconnected
 
 
 class TokenBucket:
@@ -108,13 +109,13 @@ class TimeBudget:
 class DecoderNeed:
     """The decoder time that a session needs."""
 
-    hz: float  # decisions per second
+    hz: float  # rate in decisions per second
     decision_s: float  # decoder time per decision (for a batch: the batch's time divided by its size)
 
     @classmethod
     def from_durations(cls, durations_ns: Sequence[float], hz: float) -> DecoderNeed | None:
         """Return a session's need, estimated from the durations of its last decisions, or None without decisions."""
-        # Use the first quartile, because other load on the machine prolongs some decisions.
+        # Use the first quartile of the durations, because other load on the machine prolongs some decisions.
         return cls(hz, sorted(durations_ns)[len(durations_ns) // 4] / 1e9) if durations_ns else None
 
     @property
@@ -154,14 +155,14 @@ class Lifecycle:
     """The lifecycle state of a session. A parked session has no loop and waits for its lost client to resume it."""
 
     state: Literal["opening", "live", "parked", "over"] = "opening"
-    end_reason: str | None = None  # why the session ends and cannot be resumed; None while it may continue
+    end_reason: str | None = None  # why the session ends for good; None while it may continue
     welcomed: bool = False  # whether the session has ever been live
-    client_lost: bool = False  # the client was lost while the session was opening or live
+    client_lost: bool = False  # whether the client was lost while the session was opening or live
     has_loop: bool = False
     paused: bool = False  # whether a person paused the session; it stays paused if its client resumes it
-    leaves_ns: int = 0  # the first call after this time is the last; the client then changes the server (0: never)
+    leaves_ns: int = 0  # after the first call after this time, the client changes the server (0: never)
     parked_ns: int = 0  # when the session was parked
-    runs: int = 0  # number of loops that were started
+    runs: int = 0  # number of started loops
 
     @property
     def client_gone(self) -> bool:
@@ -173,12 +174,12 @@ class Lifecycle:
 class SessionInstructions:
     """The instructions of a session, and the errors about instructions that must still be sent to the client."""
 
-    first: str | None = None  # the instruction with which the current run started (None: the negotiated instruction)
+    first: str | None = None  # the current run started with this instruction (None: the negotiated instruction)
     next: str | None = None  # the instruction for the next run (None: the negotiated instruction)
     proven: str | None = None  # the last instruction of the previous run for which a decision was made
-    refusal: str | None = None  # why an instruction was refused; the error is sent with the next call
-    reported_refusal: str | None = None  # the same reason; a tick's error with this text is not reported again
-    error: tuple[int | None, str] = (None, "")  # observation number and text of the last error about an observation
+    refusal: str | None = None  # why an instruction was refused; sent as an error with the next call
+    reported_refusal: str | None = None  # the last sent reason; a tick's error with the same text is not sent
+    error: tuple[int | None, str] = (None, "")  # (observation's number, text) of the last error about an observation
 
     def store_run(self, proven: str, newest: str) -> None:
         """Store the instructions of a run that ended. Keep `next` if it arrived after the run's end."""
@@ -209,13 +210,13 @@ class Session:
 
     id: str
     token: str
-    hello: Hello  # the client's first message
+    hello: Hello  # the client's first message, which requests the session
     key: str | None = None
-    crowd: bool = False  # whether the client has many agents
+    crowd: bool = False  # True if the client has many agents (a crowd)
     runner: Any = None  # the `SessionThread` that runs the session
-    peer: Peer | None = None  # the connection of the session
-    negotiated: bool = False  # the settings were negotiated
-    token_sent: bool = False  # a welcome was sent
+    peer: Peer | None = None  # the session's connection
+    negotiated: bool = False  # whether the settings were negotiated
+    token_sent: bool = False  # whether a welcome was sent
     hz: float = 0.0  # ticks a second; 0 before the first welcome
     welcomes: int = 0  # number of repeated welcomes
     life: Lifecycle = field(default_factory=Lifecycle)
@@ -241,16 +242,16 @@ class Peer:
     messages: TokenBucket
     hellos: TokenBucket
     errors: TokenBucket
-    budget: TimeBudget  # the reading time of the connection's session
-    refused_budget: TimeBudget  # for messages that are received and not read
-    charged_budget: TimeBudget  # the budget that is charged for the current message
+    budget: TimeBudget  # for reading messages of the connection's session
+    refused_budget: TimeBudget  # for receiving messages that are not read
+    charged_budget: TimeBudget  # the current message is charged to this budget
     received_ns: int  # when the last message was received
     sent_ns: int  # when the last message was sent
     session: Session | None = None
-    welcome_sent: bool = False  # the session's welcome was sent on this connection
-    pings: int = 0  # number of pings sent
+    welcome_sent: bool = False  # whether the welcome was sent on this connection
+    pings: int = 0  # number of sent pings
     disconnected: bool = False
-    unsent_errors: int = 0  # number of errors that were dropped by the rate limit since the last sent error
+    unsent_errors: int = 0  # number of errors since the last sent error that the rate limit dropped
 
     @classmethod
     def for_connection(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:

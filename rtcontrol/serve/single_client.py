@@ -100,7 +100,7 @@ def _run(
 
     session, owner = thread.session, thread.owner
     thread.terms = terms
-    owner.handle(ev.SettingsNegotiated(session))  # the welcome is sent when the loop is warmed up
+    owner.handle(ev.SettingsNegotiated(session))  # the welcome follows when the loop is warmed up
     env = thread.make_env(terms)
     host = assembly.make_host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None

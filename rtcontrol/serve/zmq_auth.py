@@ -25,7 +25,7 @@ from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, Endpoint, EndpointErr
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
-# The maximum numbers of messages that libzmq queues per client. Received messages are few, because each may have 1 MiB.
+# Maximum numbers of queued messages per client in libzmq. A received message may have 1 MiB, so queue only a few.
 SENT_WAITING, RECEIVED_WAITING = 64, 2
 BACKLOG, HANDSHAKE_MS = 256, 2_000
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class ZmqAuth:
             if not client_keys(keys):
                 log.warning("%s has no client keys, so no client can connect. Run `rtcontrol keys new NAME`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
-            quiet.setLevel(logging.ERROR)  # pyzmq logs complete requests; `callback` logs the key's fingerprint instead
-            # A separate thread handles handshakes, so they do not wait for other work.
+            quiet.setLevel(logging.ERROR)  # pyzmq would log whole requests; `callback` logs only fingerprints of keys
+            # A separate thread handles handshakes, so that they do not wait for other work.
             self._auth = ThreadAuthenticator(context, log=quiet)
             self._auth.start()
             self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
@@ -69,7 +69,7 @@ class ZmqAuth:
         socket.sndhwm, socket.rcvhwm = SENT_WAITING, RECEIVED_WAITING
         socket.maxmsgsize = max_message_bytes
         socket.handshake_ivl = HANDSHAKE_MS
-        # ZMTP heartbeats stay off: libzmq 4.3.5 aborts the process if a heartbeat is due on a connection that is closed
+        # ZMTP heartbeats are off: libzmq 4.3.5 aborts the process if a heartbeat is due on a connection that is closed
         # while its queue is full. The protocol's ping messages detect lost clients instead.
         socket.router_mandatory = 1
         socket.backlog = BACKLOG
@@ -89,7 +89,7 @@ class ZmqAuth:
             return None
         key: str | None = None
         if self._folder is not None:
-            with contextlib.suppress(zmq.ZMQError):  # the frame has no User-Id (the public key of an admitted client)
+            with contextlib.suppress(zmq.ZMQError):  # a message without User-Id (the client's public key)
                 key = str(frames[-1].get("User-Id"))
         return identity.bytes, key, frames
 
@@ -137,7 +137,7 @@ def check_endpoint(endpoint: str, keyed: bool) -> None:
 def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     """Bind the socket, and return its address. Raises UserError."""
     socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
-    # Check this first, because libzmq would take over the path of the other server.
+    # Check for another server first, because libzmq would silently take over the path of its socket.
     if endpoint.startswith("ipc://") and _has_listener(endpoint.removeprefix("ipc://")):
         raise UserError(f"--bind {endpoint}: another server listens there.", "Stop it, or give another path.")
     try:
@@ -160,5 +160,5 @@ def _has_listener(path: str) -> bool:
 def _raise_file_limit() -> None:
     """Raise this process's limit of open files to its maximum, because idle connections need many files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
+    with contextlib.suppress(ValueError, OSError):  # some systems do not allow their reported maximum
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

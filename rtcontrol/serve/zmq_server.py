@@ -28,8 +28,8 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
 log = logging.getLogger("rtcontrol.serve")
 
-MAX_QUEUED = 16_384  # maximum number of messages in the send queue; further messages are dropped and counted
-# Time to send the last messages before and after closing the socket. Without LAST_SEND_S, libzmq loses messages.
+MAX_QUEUED = 16_384  # maximum messages in the send queue; further messages are dropped and counted
+# Time to send the last messages before (s) and after (ms) closing the socket. Without LAST_SEND_S, libzmq loses some.
 LAST_SEND_S, LINGER_MS = 0.1, 300
 
 
@@ -39,7 +39,7 @@ class ClientStream:
 
     def __init__(self, fd: int) -> None:
         self._fd, self._inode = fd, 0
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # the file was closed meanwhile
             self._inode = os.fstat(fd).st_ino
 
     def shut(self) -> None:
@@ -76,7 +76,7 @@ class Router:
         self._auth = ZmqAuth(self._context, endpoints, keys)
         self._socket = self._auth.create_router_socket(sessions.options.limits.max_message_bytes)
         self.connections: dict[bytes, RouterConnection] = {}
-        self._numbers = itertools.count(1)  # for names in logs: a logged routing id would reveal the next id
+        self._numbers = itertools.count(1)  # logs show numbers, because a routing id would reveal the next
         self._send_queue: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._socket_lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -131,8 +131,8 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.ident is not None:
             self._thread.join(5.0)
-        locked = self._socket_lock.acquire(timeout=1.0)  # another thread may be sending
-        self._flush()  # messages that were queued after the thread's last pass, such as the last bye
+        locked = self._socket_lock.acquire(timeout=1.0)  # wait for another thread that sends
+        self._flush()  # send messages that were queued after the thread's last pass, such as byes
         if self.connections:
             time.sleep(LAST_SEND_S)
         self._socket.close(LINGER_MS)
@@ -154,7 +154,7 @@ class Router:
                 if message is not None:
                     self._deliver(*message)
                     continue
-            except Exception:  # an error in one message must not end the thread
+            except Exception:  # a bad message must not end this thread
                 log.exception("the router failed to process a message")
                 continue
             poller.poll()
@@ -164,7 +164,7 @@ class Router:
     def _deliver(self, identity: bytes, key: str | None, frames: list[zmq.Frame]) -> None:
         connection = self.connections.get(identity)
         if connection is None and not self._auth.is_allowed(key):
-            return  # ignore messages of a connected client whose key was revoked
+            return  # the key of this connected client was revoked, so ignore its messages
         if connection is None:
             name = self._auth.client_name(key) or f"zmq-{next(self._numbers)}"
             stream = ClientStream(int(frames[-1].get(zmq.SRCFD)))

@@ -31,14 +31,14 @@ from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
-MIN_TIMERS = 64  # minimum number of timers before useless timers are removed
-MAX_DURATIONS = 64  # number of stored durations of decisions
-MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
+MIN_TIMERS = 64  # outdated timers are removed only if there are more timers than this
+MAX_DURATIONS = 64  # number of the newest decisions whose durations are stored
+MAX_LISTED = 64  # an error to the client lists at most this number of refused parts
 OTHERS_ACCEPTED = "the others were accepted"
-# The ticks of members are spread over this number of instants in a period. The smaller batches finish sooner, and need
+# The ticks of members are spread over this number of instants per period. Smaller batches finish sooner, and need
 # little more decoder time in total.
 RELEASE_GROUPS = 4
-# The expected duration of a batch is at most this fraction of the time until its earliest deadline. The rest is a
+# A batch may be expected to take at most this fraction of the time until its earliest deadline. The rest is a
 # reserve for slow batches, because a late batch is a miss for each of its members.
 TIME_SHARE = 0.5
 
@@ -92,16 +92,16 @@ class BatchQueue:
     late, raised by an eighth."""
 
     waiting: list[MemberTick] = field(default_factory=list)
-    batch: list[MemberTick] = field(default_factory=list)  # empty if no request is pending
+    batch: list[MemberTick] = field(default_factory=list)  # ticks of the pending request; empty if none is pending
     requested_ns: int = 0  # when the pending batch was requested
-    incarnation: int = 0  # how often the decoder had been restarted when it received the request
-    count: int = 0  # number of batches requested
+    incarnation: int = 0  # number of the decoder's restarts when the pending batch was requested
+    count: int = 0  # number of requested batches
     served: int = 0  # number of ticks in these batches
-    late_dropped: int = 0  # number of decisions that arrived after the end of their tick
-    durations_ns: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DURATIONS))  # nanoseconds per decision
-    times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the time of a batch
+    late_dropped: int = 0  # number of decisions that arrived after their tick had ended
+    durations_ns: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DURATIONS))  # duration of each decision
+    times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the duration of a batch
     max_size: int = 1  # maximum number of ticks in a batch
-    growth: int = 1  # after a full batch of n ticks in time, `max_size` is raised by n // growth
+    growth: int = 1  # a full batch of n ticks in time raises `max_size` by n // growth
 
     def end_batch(self, now_ns: int, late: bool) -> list[MemberTick]:
         """Record that the pending batch ended at `now_ns`, and return its ticks."""
@@ -197,14 +197,14 @@ class CrowdCore:
         now = self.now_ns
         member.periods = 1
         if member.newest is not None and member.tick is None and not self.paused:
-            # All members in a message get the same `now`, so members with equal rates get equal deadlines.
+            # All members in a message get the same `now`, so that members with equal rates get equal deadlines.
             last = member.released_ns
             self._schedule_tick(member, now if last is None else max(now, last + member.period_ns))
 
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _schedule_tick(self, member: CrowdMember, t_ns: int) -> None:
-        if member.due_ns != t_ns:  # otherwise this release is already scheduled
+        if member.due_ns != t_ns:  # not if this release is already scheduled
             member.due_ns = t_ns
             self.timers.schedule(t_ns, self._release_tick, member)
 
@@ -322,7 +322,7 @@ class CrowdCore:
         """Send the decided call to the client, unless it has low confidence, is invalid or needs a confirmation."""
         call, text = decision.call, None
         if (why := self._hold_reason(decision)) is not None:
-            # The active call continues, but its time limit is not extended.
+            # Hold the active call, but do not extend its time limit.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)

@@ -16,7 +16,7 @@ from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 
-MAX_INBOX, MAX_INBOX_BYTES = 256, 8 << 20  # queued messages of the client, and their memory
+MAX_INBOX, MAX_INBOX_BYTES = 256, 8 << 20  # maximum number and bytes of the client's queued messages
 MAX_WAIT_NS = 250_000_000
 
 
@@ -57,7 +57,7 @@ class CrowdLoop:
         decider cannot decide with these tools."""
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), warmup_rounds)
-        for took_ms in warmup.round_trip_ms[1:]:  # the first round is slow, so it is not counted
+        for took_ms in warmup.round_trip_ms[1:]:  # ignore the first round, which is slow
             self.core.queue.record_time(1, round(took_ms * 1e6), late=False)
         self.recorder.file.start_writing()
         self.recorder.write({"start": {"host_info": info}})
@@ -90,7 +90,7 @@ class CrowdLoop:
         events = [self._inbox.popleft()[0] for _ in range(len(self._inbox))]
         newest = next((event for event in reversed(events) if isinstance(event, ev.NewInstruction)), None)
         for event in events:
-            # Applying an instruction to all members takes time, so only the newest instruction is applied.
+            # Apply only the newest instruction, because applying an instruction to all members takes long.
             if not isinstance(event, ev.NewInstruction) or event is newest:
                 self._process_event(event)
 

@@ -31,8 +31,8 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
-MAX_BYTES = 32 << 20  # memory of the newest observations and the settings of all members
-MAX_PERIODS = 8  # maximum number of periods between two ticks of a member with an unchanged observation
+MAX_BYTES = 32 << 20  # maximum bytes of the newest observations and settings of all members
+MAX_PERIODS = 8  # a member whose observation does not change still gets a tick every 8 periods
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +84,23 @@ class CrowdMember:
     id: str
     epoch: int
     terms: MemberTerms
-    serial: int  # a unique number in the crowd
+    serial: int  # a number that is unique in the crowd
     policy: FallbackPolicy
-    history: deque[str]  # the newest calls
+    history: deque[str]  # the member's newest calls, as texts
     newest: MemberObservation | None = None
-    seq: int = -1  # number of the newest observation
-    superseded: int = 0  # number of observations since the last tick that no tick used
+    seq: int = -1  # sequence number of the newest observation
+    superseded: int = 0  # number of observations since the last tick that were replaced unused
     used: bool = True  # whether a tick used the newest observation
-    reported_text: str | None = None  # the text of the last observation about which an error was sent
-    due_ns: int | None = None  # when the next tick must start; None if no tick is scheduled
-    released_ns: int | None = None  # when the last tick was due
-    phase_ns: int = 0  # a delay of the second tick, by which the ticks of members are spread over the period
+    reported_text: str | None = None  # text of the last observation about which an error was sent
+    due_ns: int | None = None  # when the next tick is due; None if no tick is scheduled
+    released_ns: int | None = None  # when the last tick was released
+    phase_ns: int = 0  # delay of the second tick, which spreads the members' ticks over the period
     periods: int = 1  # number of periods from one tick to the next
-    rested: int = 0  # number of ticks omitted since the last tick, because the observation did not change
-    served: int = 0  # how many ticks the crowd had requested when this member's last tick was requested
-    decided: tuple[str, str] | None = None  # observation text and instruction of the active decision
-    tick: MemberTick | None = None  # the open tick
-    bytes: tuple[int, int] = (0, 0)  # memory of the settings, and of the newest observation
+    rested: int = 0  # number of ticks omitted since the last tick because of an unchanged observation
+    served: int = 0  # the crowd's count of requested ticks at this member's last request
+    decided: tuple[str, str] | None = None  # (observation text, instruction) of the active decision
+    tick: MemberTick | None = None  # the unfinished tick
+    bytes: tuple[int, int] = (0, 0)  # (bytes of the settings, bytes of the newest observation)
 
     def end_ticks(self) -> None:
         """Drop the member's scheduled tick and its open tick. The open tick is not counted."""
@@ -150,7 +150,7 @@ class Members:
         self.goal = terms.config.instruction or terms.agent.instruction
         self.by_id: dict[str, CrowdMember] = {}
         self.observations = 0  # number of accepted observations
-        self._bytes = 0  # memory of all members' observations and settings
+        self._bytes = 0  # bytes of all members' observations and settings
         self._serials = itertools.count(1)
 
     def __iter__(self) -> Iterator[CrowdMember]:
@@ -177,7 +177,7 @@ class Members:
         joined = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._new_policy(), history)
         joined.forget_observations()
         self._reserve_memory(joined, (size, 0), "instruction")
-        self._remove(part.id)  # a new epoch starts
+        self._remove(part.id)  # a member that joins again starts a new epoch
         self.by_id[part.id] = joined
         return joined
 

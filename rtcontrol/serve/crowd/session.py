@@ -87,7 +87,7 @@ class CrowdSession(SessionThread):
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.enqueue_event(ev.NewInstruction(text))
-        return False  # then `SessionCore` stores the instruction also for the next run
+        return False  # False makes `SessionCore` store the instruction also for the next run
 
     def command_loop(self, command: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "the loop exists"
