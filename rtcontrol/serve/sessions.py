@@ -20,8 +20,7 @@ MAX_ENDING = 16  # maximum number of ending sessions, in addition to the limit o
 # connections without a session, and for sessions that have used up their part.
 SESSIONS_SHARE, COMMON_SHARE = 0.5, 0.25
 TIME_BURST_NS = 100_000_000  # maximum unused time that a budget can accumulate
-# Receiving a message that is not read costs MESSAGE_NS plus BYTE_NS per byte. These costs of a client's refused
-# messages are limited to REFUSED_SHARE of the time, and REFUSED_BURST_NS at once; beyond it, it is disconnected.
+# Receiving a message that is not read costs MESSAGE_NS plus BYTE_NS per byte. Clients that cost too much are cut off.
 MESSAGE_NS, BYTE_NS = 10_000, 2
 REFUSED_SHARE, REFUSED_BURST_NS = 0.02, 4_000_000
 GRACE_S = 30.0  # a session waits this long for its lost client
