@@ -55,6 +55,9 @@ class Probe:
         return f"{share} {self.count} random values violate {rules}, such as {self.fault}"
 
 
+NOTHING = Probe(0, 0, (), "", 0)
+
+
 def probes(tools: Sequence[ToolSchema]) -> Iterator[tuple[ToolSchema, Parameter, Probe]]:
     """Yield the parameters of which many random values are illegal. This takes at most about 50 ms for a tool."""
     rest = MAX_CHOICES
@@ -95,9 +98,12 @@ def _probe(written: str) -> Probe:
     """Return the result for a parameter of this schema and these rules, as JSON."""
     schema, rules = json.loads(written)
     domain = FreeDomain(schema, rules=rules)
-    mask = compile_mask(domain, "a probe")
+    try:
+        mask = compile_mask(domain, "a probe")
+    except UserError:  # a session refuses it by name
+        return NOTHING
     if not mask.checked:
-        return Probe(0, 0, (), "", 0)
+        return NOTHING
     matcher, rng = byte_matcher(mask.grammar), random.Random(0)
     likely, fault = _likely_texts(rules, rng), ""
     count = legal = choices = 0

@@ -18,12 +18,15 @@ from typing import Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import FreeDomain, json_text, listed_values
+from rtcontrol.models.schema.json_schema import normal_form, without_null
 from rtcontrol.models.schema.numbers import number_range
 from rtcontrol.models.schema.references import RULE_KEYWORDS
+from rtcontrol.models.schema.shapes import ShapeWriter
 from rtcontrol.models.schema.validator import (
     DATA_KEYWORDS,
     SCHEMA_MAPS,
     PatternError,
+    Validator,
     byte_matcher,
     countable,
     equality_key,
@@ -102,12 +105,19 @@ def compile_masks(domain: FreeDomain, where: str, space: str = "") -> Iterator[M
             if fault is None:
                 yield mask
             elif without and fault.startswith("Unsatisfiable"):
-                raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
+                raise unsatisfiable(where, written)
     except RecursionError:
         problem = f"{where}: its schema has too many properties, or too many levels."
         raise UserError(problem, "Use a smaller schema.") from None
     if fault is not None:
         raise undecodable(where, fault)
+
+
+def unsatisfiable(where: str, source: str) -> UserError:
+    """Return the error of a schema without any value, which names the rules that may exclude all values."""
+    names = {*keywords(json.loads(source)[1])} & {"oneOf", *CHECKED_KEYWORDS}
+    rules = f" ({', '.join(f'`{name}`' for name in sorted(names))})" if names else ""
+    return UserError(f"{where}: no value satisfies its schema{rules}.", "Relax the schema.")
 
 
 def undecodable(where: str, fault: str) -> UserError:
@@ -117,14 +127,14 @@ def undecodable(where: str, fault: str) -> UserError:
 
 
 @lru_cache(maxsize=256)
-def _compile_json(written: str, where: str, space: str, without: frozenset[str]) -> tuple[Mask, str | None]:
+def _compile_json(source: str, where: str, space: str, without: frozenset[str]) -> tuple[Mask, str | None]:
     """Return the mask of a schema, in which the keywords `without` are dropped, and llguidance's error or None."""
-    schema, rules = json.loads(written)
+    schema, rules = _with_shapes(source, where)
     options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
     translator = _Translator(without, where)
     masked = translator.translate(schema)
     if masked is False:
-        raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
+        raise unsatisfiable(where, source)
     masked = {**(masked if isinstance(masked, dict) else {}), "$defs": {"any": ANY_VALUE}, "x-guidance": options}
     grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(masked)}\n"
     exactly_one = [key for key in keywords(rules) if key == "oneOf"]
@@ -134,6 +144,17 @@ def _compile_json(written: str, where: str, space: str, without: frozenset[str])
     except PatternError as error:
         return mask, str(error)
     return mask, None
+
+
+@lru_cache(maxsize=64)
+def _with_shapes(source: str, where: str) -> tuple[Any, Any]:
+    """Return a domain's schema and rules with alternatives in place of rules about the properties of objects."""
+    schema, rules = json.loads(source)
+    written = ShapeWriter(where).write(rules)
+    if written == rules:
+        return schema, rules
+    shaped = normal_form(written, where)
+    return (shaped if Validator(schema, where).accepts(None) else without_null(shaped)[0]), written
 
 
 def keywords(schema: Any) -> Iterator[str]:
