@@ -69,8 +69,8 @@ class Simulation(Protocol):
 
 
 class Barrier(Protocol):
-    """A switch that can block all calls. `block_reason`: why calls are blocked (such as an operator's pause), or None
-    while calls may be executed."""
+    """A switch that can block all calls. `block_reason`: why calls are blocked, such as an operator's pause, or None if
+    calls may be executed."""
 
     block_reason: str | None
 

@@ -68,7 +68,7 @@ def _run_server(options: ServeOptions, ending: Shutdown) -> int:
         from rtcontrol.gateway.app import Gateway
         from rtcontrol.gateway.options import GatewayOptions
 
-        settings = GatewayOptions.of(options, options.http)
+        settings = GatewayOptions.from_serve(options, options.http)
         http = lambda sessions, pool: Gateway(sessions, pool, settings)  # noqa: E731
     ending.of(lambda name: None)
     with StandardStreams() as output:

@@ -1,4 +1,4 @@
-"""The gateway: the HTTP and WebSocket routes of a server for sessions, /v1 requests, the live view and /metrics."""
+"""The gateway: a server's HTTP and WebSocket routes for sessions, /v1 requests, the live view and /metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from rtcontrol.gateway import chat, decisions, view
 from rtcontrol.gateway.bodies import read_body
-from rtcontrol.gateway.decide import TimedDecision, ToolSets, public_name
+from rtcontrol.gateway.decide import TimedDecision, ToolSetCache, public_name
 from rtcontrol.gateway.gate import Refusal, with_access_checks
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
@@ -29,28 +29,28 @@ from rtcontrol_client.wire import PROTOCOL
 
 
 class GatewayApp:
-    """The gateway's application (ASGI). `gated` is the application with access checks, to be run by an HTTP server."""
+    """The gateway's ASGI application. `gated`: the application with access checks, which an HTTP server can run."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._sessions, self._options = sessions, options
-        self._tool_sets, self._metrics = ToolSets(pool, options), Metrics(sessions)
+        self._tool_sets, self._metrics = ToolSetCache(pool, options), Metrics(sessions)
         self._model, self._since = public_name(options.model), int(time.time())
         self._routes = self._all_routes()
         app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing_route})
         self.gated = with_access_checks(app, options)
 
     def start(self) -> None:
-        """Do nothing, because another HTTP server runs the application."""
+        """Do nothing: an HTTP server elsewhere runs the application."""
 
     def close(self) -> None:
-        """Close the tool sets, with the decoder hosts that they hold open."""
+        """Close the tool sets and their decoder hosts."""
         self._tool_sets.close()
 
     def _all_routes(self) -> list[BaseRoute]:
         sessions, static = self._sessions, self._options.static
         return [
             *decisions.routes(self._decide, self._options, self._metrics),
-            Route("/v1/chat/completions", self._metrics.counted("chat", self._completions), methods=["POST"]),
+            Route("/v1/chat/completions", self._metrics.count_responses("chat", self._completions), methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/health", self._health),
             Route("/metrics", self._metrics_text),

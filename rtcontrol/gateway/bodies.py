@@ -1,4 +1,4 @@
-"""Read the bodies of /v1 requests: limit their size, parse strict JSON, and validate the values by pydantic models."""
+"""Read the bodies of /v1 requests: limit the size, parse strict JSON, and validate the values by pydantic models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from rtcontrol.gateway.gate import MAX_BODY_BYTES, Refusal, too_large
+from rtcontrol.gateway.gate import MAX_BODY_BYTES, Refusal, too_large_refusal
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import object_without_repeated_keys
 from rtcontrol_client.wire.errors import WireError
@@ -28,14 +28,14 @@ DECODER = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=ob
 
 async def read_body(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
     """Return a request's body as an object of class `model`. Raises Refusal with status 408 (too slow), 413 (too large)
-    or `invalid` (not valid for the model)."""
+    or the status `invalid` (not valid JSON, or not valid for the class)."""
     body = bytearray()
     try:
         async with asyncio.timeout(options.body_timeout_s):
             async for part in request.stream():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
-                    raise too_large()
+                    raise too_large_refusal()
     except (TimeoutError, ClientDisconnect):
         raise Refusal(408, "timeout", "The body did not arrive in time.", "Send the body faster.") from None
     value: Any = None
@@ -57,8 +57,8 @@ async def read_body(request: Request, model: type[Model], options: GatewayOption
 
 
 def _field_path(places: Sequence[int | str], value: Any) -> str:
-    """Return the path of an invalid field, such as `messages[0].role`, from pydantic's location. Parts of the location
-    that are not in `value` are left out, as pydantic also lists union types; only the last part may be missing."""
+    """Return the path of an invalid field, such as `messages[0].role`, from pydantic's location. Omit parts that are
+    not in `value` (pydantic also lists union types), except for the last part, which may be a missing field."""
     path = ""
     for k, place in enumerate(places, start=1):
         if isinstance(place, int):

@@ -1,9 +1,9 @@
 """Serve `POST /v1/chat/completions`, in the format of the `openai` client libraries.
 
-The last user message becomes the instruction. System messages are added before the instruction if the model was not
-trained on the tools; otherwise they are ignored. Earlier calls with their results become the history. The observation
-is the field `environment`, a list of strings, which OpenAI's format does not have. The JSON schema of `response_format`
-becomes a tool whose arguments are the reply's text.
+The last user message is the instruction. System messages precede the instruction if the model was not trained on the
+tools; otherwise they are ignored. Earlier calls are the history. The observation is in the field `environment` (a list
+of strings), which OpenAI's format does not have. The JSON schema of `response_format` becomes a tool; the arguments of
+its call are the reply's text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decide = Callable[..., Awaitable[TimedDecision]]
 
 
 class Function(BaseModel):
-    """The name of a function and, in a call, the `arguments` as a JSON string."""
+    """The name of a function. In a call, `arguments` has the arguments as a JSON string."""
 
     name: str
     arguments: str | None = None
@@ -39,8 +39,8 @@ class ToolCall(BaseModel):
     id: str | None = None
     function: Function
 
-    def call(self, field: str) -> Call:
-        """Return the call with parsed arguments. Raises Refusal for the `field` if they are not a JSON object."""
+    def to_call(self, field: str) -> Call:
+        """Return the call with parsed arguments. If they are not a JSON object, raise Refusal about this `field`."""
         text = self.function.arguments
         try:
             # Some clients send "null" or an empty string for a tool without parameters.
@@ -70,7 +70,7 @@ class ChatMessage(BaseModel):
             return self.content or ""
         return "\n".join(part.text for part in self.content)
 
-    def turn(self) -> ConversationTurn:
+    def to_turn(self) -> ConversationTurn:
         result = (self.tool_call_id or None, None) if self.role == "tool" else None
         calls = [(call.id or None, call.function.name) for call in self.tool_calls or ()]
         return ConversationTurn(calls, result, self.role == "user")
@@ -94,7 +94,7 @@ class JsonSchema(BaseModel):
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
 
-    def tool(self) -> dict[str, Any]:
+    def to_tool(self) -> dict[str, Any]:
         """Return the schema as a tool."""
         return {"name": self.name, "description": self.description or "The reply.", "parameters": self.schema_}
 
@@ -138,8 +138,8 @@ class ChatRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_ignored(cls, body: Any) -> Any:
-        """Drop parameters that change nothing. Unknown ones are refused unless they are empty."""
+    def _drop_ignored_parameters(cls, body: Any) -> Any:
+        """Drop parameters that cannot change the answer, and empty parameters. Pydantic refuses other unknown ones."""
         if not isinstance(body, dict):
             return body
         return {
@@ -157,17 +157,17 @@ class ChatRequest(BaseModel):
         """Return the text of the last user message."""
         return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
-    def calls(self, since: int = 0) -> list[CallWithResult]:
-        """Return the calls, with their results, of the messages from index `since` on. Raises Refusal if a result does
+    def parse_calls(self, since: int = 0) -> list[CallWithResult]:
+        """Return the calls in the messages from index `since` on, with their results. Raises Refusal if a result does
         not belong to a call."""
         try:
-            results = match_results([message.turn() for message in self.messages])
+            results = match_results([message.to_turn() for message in self.messages])
         except UnpairedResult as error:
             hint = "Send the assistant message with the call before the result, and each call's result once, by id."
             raise Refusal(400, "invalid", f"{error}.", hint, param=f"messages[{error.index}].tool_call_id") from None
         return [
             CallWithResult(
-                call.call(f"messages[{i}].tool_calls[{k}].function.arguments"),
+                call.to_call(f"messages[{i}].tool_calls[{k}].function.arguments"),
                 self.messages[results[i, k]].text() if (i, k) in results else None,
             )
             for i, message in enumerate(self.messages)
@@ -176,9 +176,9 @@ class ChatRequest(BaseModel):
         ]
 
     def calls_with_results(self) -> list[CallWithResult]:
-        """Return the calls after the last user message, if they have a result."""
+        """Return the calls after the last user message that have a result."""
         last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
-        return [call for call in self.calls(last) if call.result is not None]
+        return [call for call in self.parse_calls(last) if call.result is not None]
 
     @property
     def must_call(self) -> bool:
@@ -186,19 +186,19 @@ class ChatRequest(BaseModel):
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
     @property
-    def format(self) -> JsonSchema | None:
-        """Return the schema of the reply's text, unless a call is required."""
+    def reply_schema(self) -> JsonSchema | None:
+        """Return the JSON schema of the reply's text, or None without a schema or if a call is required."""
         form = self.response_format
         return form.json_schema if isinstance(form, SchemaFormat) and not self.must_call else None
 
     def offered_tools(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
-        """Return the tools that may be called: those of the request and of its format, or else the server's `default`.
-        Raises Refusal."""
-        if self.format is not None:
-            if any(_name(tool) == self.format.name for tool in self.tools or ()):
-                problem = f"response_format has the name of the tool {self.format.name[:80]!r}."
+        """Return the tools that may be called: the request's tools, and a tool for its reply schema; or else the
+        server's `default`. Raises Refusal."""
+        if self.reply_schema is not None:
+            if any(_tool_name(tool) == self.reply_schema.name for tool in self.tools or ()):
+                problem = f"response_format has the name of the tool {self.reply_schema.name[:80]!r}."
                 raise Refusal(400, "invalid", problem, "Rename one of them.", "response_format.json_schema.name")
-            return (*(self.tools or ()), self.format.tool())
+            return (*(self.tools or ()), self.reply_schema.to_tool())
         tools = tuple(self.tools or default)
         if not tools:
             hint = "Send `tools`: this server only calls tools, and writes no text."
@@ -206,20 +206,20 @@ class ChatRequest(BaseModel):
         if not isinstance(self.tool_choice, ToolChoice):
             return tools
         name = self.tool_choice.function.name
-        if not (tools := tuple(tool for tool in tools if _name(tool) == name)):
+        if not (tools := tuple(tool for tool in tools if _tool_name(tool) == name)):
             problem = f"tool_choice names {name[:80]!r}, which is not one of the tools."
             raise Refusal(400, "invalid", problem, "Name one of the tools.", "tool_choice.function.name")
         return tools
 
 
-def _name(tool: dict[str, Any]) -> Any:
+def _tool_name(tool: dict[str, Any]) -> Any:
     body = tool.get("function", tool)
     return body.get("name") if isinstance(body, dict) else None
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The reply to a request: a decision, and the call or the text. `no_call_reason` is set if there is no call."""
+    """The reply to a request: a decision, and a call or a text. `no_call_reason`: why there is no call, or None."""
 
     timed: TimedDecision
     call: Call | None
@@ -245,30 +245,30 @@ class ChatReply:
 
 
 async def decide_reply(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
-    """Make a decision for a request, and return the reply: a call, or the reason for no call. Raises Refusal."""
-    history, calls_with_results = [call.text() for call in request.calls()], request.calls_with_results()
-    must_call = request.must_call or request.format is not None
+    """Decide a request, and return the reply: a call, a text, or the reason for no call. Raises Refusal."""
+    history, calls_with_results = [call.text() for call in request.parse_calls()], request.calls_with_results()
+    must_call = request.must_call or request.reply_schema is not None
     may_be_null = bool(calls_with_results) and not must_call
     observation = ", ".join(request.environment or [])
     timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.system_text())
     if timed.hold_reason is not None:
         return ChatReply(timed, None, timed.hold_reason, timed.hold_reason)
     call = timed.decision.call
-    if call is not None and request.format is not None and call.name == request.format.name:
+    if call is not None and request.reply_schema is not None and call.name == request.reply_schema.name:
         return ChatReply(timed, None, json.dumps(dict(call.arguments), ensure_ascii=False))
     if call is None:
         last = calls_with_results[-1].result if calls_with_results else None
         return ChatReply(timed, None, last or "", "The model calls nothing.")
     repeated = next((earlier.result for earlier in reversed(calls_with_results) if earlier.call == call), None)
-    if repeated is not None and request.format is not None:
-        return await decide_reply(request, [request.format.tool()], decide)
+    if repeated is not None and request.reply_schema is not None:
+        return await decide_reply(request, [request.reply_schema.to_tool()], decide)
     if repeated is not None and not must_call:  # otherwise a client would execute the same call for ever
         return ChatReply(timed, None, repeated, f"{call.text()} was already called, and has a result.")
     return ChatReply(timed, call)
 
 
 def completion_body(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
-    """Return the body of a response that is not streamed."""
+    """Return the body of the response to a request without streaming."""
     choice = {"index": 0, "message": answer.message(), "finish_reason": answer.finish_reason, "logprobs": None}
     envelope = _envelope(request, "chat.completion")
     return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": answer.rtcontrol_field()}
@@ -295,8 +295,8 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
 
 
 def _usage(timed: TimedDecision) -> dict[str, Any]:
-    """Return the token counts. The model selects the values and generates no tokens, so each of its output heads counts
-    as one completion token."""
+    """Return the token counts. The model selects values and generates no tokens, so each output head counts as one
+    completion token."""
     decision = timed.decision
     prompt = decision.reused_tokens + decision.tokens
     heads = len(decision.confidence)

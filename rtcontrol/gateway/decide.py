@@ -1,6 +1,6 @@
 """Make decisions for /v1 requests: a call of one of the request's tools, or answers to the request's questions.
 
-The most recently used tool sets stay open in the decoder pool, so that their requests need no compilation.
+The most recently used tool sets stay open in the decoder pool, so later requests with these tools need no compilation.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def tools_refusal(problem: str, hint: str) -> Refusal:
 
 
 def decider_source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> DeciderSource:
-    """Return the source of the decider for a request. With tools, the decider calls one (or nothing, if `allow_null`).
-    Without tools, it answers questions. Raises UserError if the server's model cannot do this."""
+    """Return the source of the decider for a request. With tools, the decider calls a tool, or, if `allow_null`,
+    perhaps none. Without tools, it answers questions. Raises UserError if the server's model cannot do this."""
     from rtcontrol.models.decider import DeciderSpec
 
     model = options.model
@@ -84,22 +84,22 @@ def decider_source(options: GatewayOptions, tools: Tools, allow_null: bool = Fal
 
 
 def public_name(model: str | None) -> str:
-    """Return the model's name for clients, without the folders of this machine."""
+    """Return the model's name to show to clients, without the path on this machine."""
     return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
 class CheckpointGate:
     """The confidence gate of a checkpoint for a list of tools, or for questions if there are no tools.
 
-    If `allow_null`, the model may call nothing. `trained` is whether the model was trained on the tools (None:
-    unknown); if not, `warning` is set, and no call is withheld. Raises UserError if the model cannot be used.
-    """
+    `allow_null`: the model may decide to make no call. `trained`: whether the model was trained on the tools (None:
+    unknown). If it was not, `warning` is set, and the gate withholds no call. Raises UserError if the model cannot be
+    used."""
 
     def __init__(self, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> None:
-        learnt = metadata_of(model_for(tools, model, START_HINT)) if tools else None
-        learnt = learnt if learnt is not None and learnt.knows(tools) else None
-        gate = None if learnt is None else learnt.gate
-        doubt = learnt is not None and learnt.null_is_doubt and not allow_null
+        metadata = metadata_of(model_for(tools, model, START_HINT)) if tools else None
+        metadata = metadata if metadata is not None and metadata.knows(tools) else None
+        gate = None if metadata is None else metadata.gate
+        doubt = metadata is not None and metadata.null_is_doubt and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
         plain = model is not None and (model in SCRIPTED or is_endpoint(model))
@@ -111,20 +111,20 @@ class CheckpointGate:
             self.warning = f"{notice}{subject}: its answers may be wrong even with high confidence."
 
     def hold_reason(self, decision: Decision) -> str | None:
-        """Return the reason why the decision's call must be withheld; None if the call may be executed."""
+        """Return why the decision's call must be withheld, or None if the call may be executed."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
         return f"No call: {low_confidence_text(doubt, doubt.head, decision)}."
 
     def instruction(self, system_text: str, sentence: str) -> str:
-        """Return the instruction for the model: `sentence`, after `system_text` if the model was not trained on the
-        tools."""
+        """Return the instruction for the model: `sentence`, preceded by `system_text` if the model was not trained on
+        the tools."""
         return sentence if self.trained else "\n".join(filter(None, (system_text, sentence)))
 
 
 @dataclass(frozen=True, slots=True)
 class TimedDecision:
-    """A decision with its times and the results of `CheckpointGate`."""
+    """A decision with its duration, and the results of `CheckpointGate`."""
 
     decision: Decision
     latency_ms: float  # from the request's body until the decision
@@ -134,7 +134,7 @@ class TimedDecision:
     hold_reason: str | None = None  # why the call is withheld (None: the call may be executed)
 
     def timing(self) -> dict[str, Any]:
-        """Return the fields that every response has in its field `rtcontrol`."""
+        """Return the entries of the response field `rtcontrol` that all formats have."""
         return {
             "latency_ms": round(self.latency_ms, 3),
             "decide_ms": round(self.decide_ms, 3),
@@ -144,10 +144,10 @@ class TimedDecision:
         }
 
 
-class ToolSets:
-    """The open tool sets: decoders for a list of tools, or for questions. Only the event loop's thread may use them.
+class ToolSetCache:
+    """A cache of open tool sets. Only the event loop's thread may use it.
 
-    At most `options.tool_sets` of them stay open. If another one is needed, the least recently used one is closed.
+    At most `options.tool_sets` tool sets are open. If another is needed, the least recently used tool set is closed.
     """
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
@@ -166,8 +166,8 @@ class ToolSets:
         allow_null: bool = False,
         system_text: str = "",
     ) -> TimedDecision:
-        """Make a decision. `system_text` is the text of the system messages. Raises Refusal if the tools are invalid or
-        the prompt or a value is too long, and Unavailable."""
+        """Make a decision. `system_text`: the text of the system messages. Raises Unavailable, or another Refusal if
+        the tools are invalid, or if the prompt or a value is too long."""
         started_s = time.perf_counter()
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests are already waiting")
@@ -202,11 +202,11 @@ class ToolSets:
             raise Unavailable(f"the tools were not compiled within {OPEN_TIMEOUT_S:g} s") from None
 
     async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
-        """Open a tool set, and then close the least recently used one if there are too many."""
+        """Open a tool set. If too many are open, close the least recently used tool set."""
         self._count += 1
         parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
         try:
-            tool_set = await asyncio.get_running_loop().run_in_executor(self._openers, open_set, *parts)
+            tool_set = await asyncio.get_running_loop().run_in_executor(self._openers, open_tool_set, *parts)
         finally:
             del self._opening[key]
         if key in self._open:
@@ -217,8 +217,8 @@ class ToolSets:
         return tool_set
 
 
-def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
-    """Parse the tools, and return a tool set with a started decoder host for them. Raises Refusal."""
+def open_tool_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
+    """Parse the tools, start a decoder host for them, and return the tool set. Raises Refusal."""
     try:
         schemas = tool_schemas(tools) if tools else ()
         gate = CheckpointGate(options.model, schemas, allow_null)
@@ -236,7 +236,7 @@ def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_nul
 
 
 class ToolSet:
-    """A decoder host for a list of tools, with the only thread that uses the host. It decides one request at a time."""
+    """A decoder host for a list of tools, and the only thread that uses it. It decides one request at a time."""
 
     def __init__(self, host: Host, gate: CheckpointGate, timeout_s: float) -> None:
         self.gate = gate
@@ -246,13 +246,13 @@ class ToolSet:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
     async def decide(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-        """Return the decision, and its time in the decider in nanoseconds. Raises Refusal, also after a timeout."""
+        """Return the decision, and the decider's time in ns. Raises Refusal, for example after a timeout."""
         give_up_ns = time.monotonic_ns() + round(self._timeout_s * 1e9)
         parts = give_up_ns, observation, instruction, history
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *parts)
 
     def close(self) -> None:
-        """Close the host after the pending requests were decided."""
+        """Close the host after its pending requests."""
         self._thread.submit(self._close_host)
         self._thread.shutdown(wait=False)
 
@@ -279,7 +279,7 @@ class ToolSet:
 
 
 def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
-    """Return a reply's decision and its time in the decider in nanoseconds. Raises Refusal if there is no decision."""
+    """Return the decision of a reply, and the decider's time in ns. Raises Refusal if the reply has no decision."""
     if reply.user_error is not None:
         raise Refusal(400, "context_length_exceeded", *reply.user_error, "messages")
     if reply.decision is None:

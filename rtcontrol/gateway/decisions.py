@@ -1,6 +1,6 @@
 """Serve `POST /v1/decisions` (OpenAI's format) and `POST /v1/systemone` (System One's format): questions about a state.
 
-A question asks for a yes or no (predicate), for one of several options (choice) or for a level (score).
+The answer to a question is a probability (predicate: true or false), an option (choice), or a level (score).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TypedQuestion:
-    """A question in the form that both formats have in common."""
+    """A question in a common form, into which the questions of both formats are converted."""
 
     kind: Kind
     instructions: str
     values: Sequence[str | bool | int]  # the options; for a score, the numbers of the levels
     descriptions: Sequence[str]  # a text for each option, perhaps empty
 
-    def question(self) -> StateQuestion:
+    def to_state_question(self) -> StateQuestion:
         """Return the question for the model: the instructions, followed by a line for each option.
 
-        If an option is not a string, all options are written as JSON. Otherwise true and "true" would be the same.
+        If an option is not a string, write all options as JSON, which distinguishes true from "true".
         """
         plain = all(isinstance(value, str) for value in self.values)
         options = tuple(str(v) if plain else json.dumps(v, ensure_ascii=False) for v in self.values)
@@ -58,8 +58,8 @@ class TypedQuestion:
         return StateQuestion("\n".join([self.instructions, *lines]), options)
 
     def summarize(self, probabilities: Sequence[float]) -> dict[str, Any]:
-        """Return the most probable option, or the expected level of a score, and the confidence: 0 if all options have
-        the same probability, 1 if one is certain. `probabilities` has a number for each option."""
+        """Return the fields with the most probable option (or the expected level of a score) and the confidence. The
+        confidence is 0 if all options have the same probability, and 1 if an option has probability 1."""
         count, highest = len(probabilities), max(probabilities)
         confidence = {"confidence": (count * highest - 1) / (count - 1)}
         if self.kind == "score":
@@ -109,7 +109,7 @@ class DecisionQuestion(BaseModel):
             raise Refusal(400, "invalid", problem, "Send different values.", field)
         return TypedQuestion(self.type, words, values, texts)
 
-    def answer(self, typed: TypedQuestion, probabilities: Sequence[float]) -> dict[str, Any]:
+    def build_answer(self, typed: TypedQuestion, probabilities: Sequence[float]) -> dict[str, Any]:
         answer: dict[str, Any] = {"type": self.type, "name": self.name}
         if self.type == "predicate":
             return {**answer, "probability": probabilities[0]}
@@ -122,7 +122,7 @@ class DecisionQuestion(BaseModel):
 
 
 class DecisionsRequest(BaseModel):
-    """A request in OpenAI's format. `input` is the state as text. `model` and OpenAI's caching options are ignored."""
+    """A request in OpenAI's format. `input`: the state as text. `model` and OpenAI's caching options are ignored."""
 
     model: str
     input: str
@@ -130,7 +130,8 @@ class DecisionsRequest(BaseModel):
 
 
 class NamedQuestion(BaseModel):
-    """A question; a `noul` is a predicate. `criteria` describe true and false, the options, or the levels."""
+    """A question in System One's format. The type `noul` is a predicate. `criteria`: descriptions of true and false, of
+    the options, or of the levels."""
 
     type: Literal["noul", "choice", "score"]
     instructions: Json | None = None
@@ -156,7 +157,7 @@ class NamedQuestion(BaseModel):
             raise _criteria_error(field, f"the criteria of a score must be a list of 2 to {MAX_LEVELS} levels")
         return TypedQuestion("score", instructions, range(len(criteria)), [as_text(level) for level in criteria])
 
-    def answer(self, typed: TypedQuestion, probabilities: Sequence[float]) -> dict[str, Any]:
+    def build_answer(self, typed: TypedQuestion, probabilities: Sequence[float]) -> dict[str, Any]:
         if self.type == "noul":
             return {"type": "noul", "noul": probabilities[0]}
         by_value = {str(value): p for value, p in zip(typed.values, probabilities, strict=True)}
@@ -167,7 +168,7 @@ class NamedQuestion(BaseModel):
 
 
 class SystemOneRequest(BaseModel):
-    """A request in System One's format. `model` is ignored. Requests with pictures, sound or videos are refused."""
+    """A request in System One's format. `model` is ignored. Requests with images, audio or videos are refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -181,19 +182,19 @@ def _criteria_error(field: str, rule: str) -> Refusal:
 
 
 def routes(decide: Callable[..., Awaitable[TimedDecision]], options: GatewayOptions, metrics: Metrics) -> list[Route]:
-    """Return the routes of both formats. `decide` is `GatewayApp._decide`, which is called with an empty tool list."""
+    """Return the routes of both formats. `decide`: the method `GatewayApp._decide`, which is called without tools."""
     model = public_name(options.model)
 
     async def decide_answers(
         state: str, questions: Sequence[DecisionQuestion | NamedQuestion], places: Sequence[str]
     ) -> Any:
-        """Make the decision. Return it with the number of newly cached prompt tokens and the answers."""
+        """Decide all questions. Return the decision, the number of newly cached prompt tokens, and the answers."""
         typed = [question.to_typed(f"questions{place}") for question, place in zip(questions, places, strict=True)]
-        timed = await decide((), deciders.encode_questions([question.question() for question in typed]), state)
+        timed = await decide((), deciders.encode_questions([question.to_state_question() for question in typed]), state)
         assert timed.decision.call is not None
         probabilities = timed.decision.call.arguments
         rows = zip(questions, typed, probabilities["probabilities"], strict=True)
-        return timed, probabilities["kept"], [question.answer(typed, row) for question, typed, row in rows]
+        return timed, probabilities["kept"], [question.build_answer(typed, row) for question, typed, row in rows]
 
     async def handle_openai(request: Request) -> Response:
         body = await read_body(request, DecisionsRequest, options, 400)
@@ -224,6 +225,6 @@ def routes(decide: Callable[..., Awaitable[TimedDecision]], options: GatewayOpti
         return JSONResponse({"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()})
 
     return [
-        Route("/v1/decisions", metrics.counted("decisions", handle_openai), methods=["POST"]),
-        Route("/v1/systemone", metrics.counted("systemone", handle_system_one), methods=["POST"]),
+        Route("/v1/decisions", metrics.count_responses("decisions", handle_openai), methods=["POST"]),
+        Route("/v1/systemone", metrics.count_responses("systemone", handle_system_one), methods=["POST"]),
     ]

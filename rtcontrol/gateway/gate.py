@@ -1,8 +1,8 @@
-"""Access control: middleware that checks the Host, Origin, token and content length of each request before the routes.
+"""Access control: middleware that checks the Host, Origin, token and content length of each request.
 
-See docs/security.md. This server's pages and programs on this machine need no token. All others need the token, and
-pages of other sites must also be on the allow-list. CORS does not protect WebSockets, so this module checks the Origin
-of both HTTP requests and WebSockets.
+See docs/security.md. This server's pages and programs on this machine need no token. All other clients need the token,
+and pages of other sites must also be on the allow-list. CORS does not protect WebSockets, so this module also checks
+the Origin of WebSockets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PAGE_HEADERS = HEADERS | {
 
 
 class Refusal(Exception):
-    """The refusal of a request: HTTP status, error code, problem and hint. `param` is the invalid field."""
+    """The error that refuses a request: HTTP status, error code, problem and hint. `param`: the invalid field."""
 
     def __init__(self, status: int, code: str, problem: str, hint: str, param: str | None = None) -> None:
         super().__init__(problem)
@@ -59,13 +59,13 @@ class Refusal(Exception):
         return JSONResponse({"error": error}, self.status, headers)
 
 
-def too_large() -> Refusal:
+def too_large_refusal() -> Refusal:
     """Return the refusal of a request whose body exceeds MAX_BODY_BYTES."""
     return Refusal(413, "too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.", "Send a smaller body.")
 
 
 def with_access_checks(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
-    """Return the application with access checks before it."""
+    """Return an application that checks a request's access before it calls `app`."""
     return CORSMiddleware(  # before `AccessGate`, so that pages of allowed sites can read the errors, too
         AccessGate(app, options),
         allow_origins=sorted(options.origins),
@@ -76,7 +76,7 @@ def with_access_checks(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
 
 
 class AccessGate:
-    """ASGI middleware that refuses requests without access, and passes all other requests to the application."""
+    """ASGI middleware that refuses requests without access, and passes other requests to the application."""
 
     def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
         self._app, self._options = app, options
@@ -92,7 +92,7 @@ class AccessGate:
             headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
             await refusal.response({"connection": "close", **HEADERS, **headers})(scope, receive, send)
             return
-        await self._app(scope, receive, with_headers(scope, send))
+        await self._app(scope, receive, with_security_headers(scope, send))
 
     def _check(self, request: HTTPConnection) -> None:
         """Raise Refusal if the request is not allowed."""
@@ -104,7 +104,7 @@ class AccessGate:
             check_token(request, self._options)
         length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            raise too_large()
+            raise too_large_refusal()
 
     def _check_host(self, request: HTTPConnection) -> None:
         # Against DNS rebinding: a page of another site may reach this server, but its requests name that site's host.
@@ -115,8 +115,8 @@ class AccessGate:
         raise Refusal(421, "host", f"The Host {host[:80]!r} does not belong to this server.", hint)
 
     def _is_same_origin(self, request: HTTPConnection) -> bool:
-        """Return True if the request comes from this server's page or from a program that is not a browser, and False
-        if it comes from an allowed site. Raises Refusal for a page of any other site."""
+        """Return True for a request of this server's page or of a program without Origin, and False for a request of an
+        allowed site. Raises Refusal for a page of any other site."""
         origin = request.headers.get("origin")
         scheme = "https" if request.scope["scheme"] in ("https", "wss") else "http"
         if origin is None or origin == f"{scheme}://{request.headers.get('host', '')}":
@@ -134,7 +134,7 @@ class AccessGate:
 
 
 def check_headers(request: HTTPConnection) -> None:
-    """Raise Refusal if proxies and servers may read the request's headers differently."""
+    """Raise Refusal if a proxy could interpret the request's headers differently from this server."""
     repeated = [name for name in UNIQUE_HEADERS if len(request.headers.getlist(name)) > 1]
     if repeated or {"content-length", "transfer-encoding"} <= {*request.headers}:
         problem = f"The header {repeated[0]} occurs twice." if repeated else "The body's length is given in two ways."
@@ -165,8 +165,8 @@ def _sent_token(request: HTTPConnection) -> str | None:
     return request.query_params.get("token")
 
 
-def with_headers(scope: Scope, send: Send) -> Send:
-    """Return a `send` function that adds the security headers to every response."""
+def with_security_headers(scope: Scope, send: Send) -> Send:
+    """Return a `send` function that adds security headers to the response."""
     ours = HEADERS if scope["path"].startswith("/static/") else PAGE_HEADERS
 
     async def wrapped(message: Message) -> None:
@@ -180,6 +180,6 @@ def with_headers(scope: Scope, send: Send) -> Send:
 
 
 def _host(netloc: str) -> str:
-    """Return the host of `netloc` in lower case, without port and brackets; an empty string if it is not valid."""
+    """Return the host of `netloc` in lower case, without port and brackets, or an empty string if it is invalid."""
     match = NETLOC.fullmatch(netloc.lower())
     return (match["ipv6"] or match["name"]).rstrip(".") if match else ""

@@ -1,4 +1,4 @@
-"""A uvicorn server on its own thread, which closes idle connections and clients that do not read."""
+"""A uvicorn server on a separate thread. It closes idle connections, and connections of clients that do not read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MAX_CONNECTIONS = 256
 
 
 class LimitedHTTP(H11Protocol):
-    """An HTTP connection that is closed if no complete request head arrives for `IDLE_S` to twice `IDLE_S`. If three
-    quarters of `MAX_CONNECTIONS` are open, a new connection also closes the oldest idle one."""
+    """An HTTP connection that closes if it is idle (without a request) for `IDLE_S` to twice `IDLE_S`. If three
+    quarters of `MAX_CONNECTIONS` are open, a new connection closes the oldest idle connection."""
 
     connected_s = 0.0
 
@@ -42,7 +42,7 @@ class LimitedHTTP(H11Protocol):
         self.loop.call_later(IDLE_S, self._close_if_idle, None)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, and end the request that they belong to. uvicorn would answer it again."""
+        """Refuse bytes that are not HTTP, and end the current request, which uvicorn would otherwise also answer."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -55,7 +55,7 @@ class LimitedHTTP(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _close_if_idle(self, last: Any) -> None:
-        """Close the connection if `last`, its newest request, was answered; otherwise check again later."""
+        """Close the connection if `last` is still its newest request and was answered. Else check again later."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         if self.cycle is last and self.is_idle():
@@ -65,7 +65,7 @@ class LimitedHTTP(H11Protocol):
 
 
 class AbortableWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket whose connection the application can close at once by `scope["extensions"][ABORT]`."""
+    """A WebSocket that the application can close at once, by calling `scope["extensions"][ABORT]`."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -79,7 +79,7 @@ class AbortableWebSocket(WebSocketsSansIOProtocol):
 
 
 class HTTPServer:
-    """An HTTP server for an ASGI application. After `start`, `port` is the actual port if port 0 was requested."""
+    """An HTTP server for an ASGI application. After `start`, `port` is the real port, even if port 0 was requested."""
 
     def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
         self._options, self._address = options, f"{options.host}:{options.port}"
@@ -135,7 +135,7 @@ class HTTPServer:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Close all connections and stop the thread, within twice `END_S`."""
+        """Close all connections and stop the thread. Takes at most twice `END_S`."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(END_S)

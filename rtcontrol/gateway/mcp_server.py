@@ -1,6 +1,6 @@
-"""An MCP server by which a language-model agent supervises a control loop: it reads, pauses, stops and instructs a run.
+"""An MCP server with which a language-model agent supervises a control loop: it can observe, pause, stop and instruct.
 
-The server is a client of the run's live view (`/view/ws`). No tick waits for the agent, and the run does not need it.
+The server is a client of the run's live view (`/view/ws`). No tick waits for the agent, and a run works without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_BYTES = 1 << 24  # maximum size of an accepted message, such as a picture
 
 def create_server(view: ViewClient, may_instruct: bool) -> MCPServer:
     """Return an MCP server with the tools `status`, `misses`, `pause`, `stop` and `deny`, and the resource
-    `rtcontrol://picture`. If `may_instruct`, it also has the tools `instruct`, `resume` and `confirm`."""
+    `rtcontrol://picture`. `may_instruct`: add the tools `instruct`, `resume` and `confirm`."""
     title = "rtcontrol supervisor"
     mcp = MCPServer("rtcontrol", title=title, instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     _add_read_tools(mcp, view)
@@ -59,7 +59,7 @@ def create_server(view: ViewClient, may_instruct: bool) -> MCPServer:
 
 
 async def serve_connected(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
-    """Run the MCP server (`serving`) to its end, and keep the view connected meanwhile."""
+    """Run the MCP server (the coroutine `serving`) until it ends, with a connected view."""
     async with asyncio.TaskGroup() as tasks:
         connection = tasks.create_task(view.run())
         await serving
@@ -129,11 +129,11 @@ def _add_acting_tools(mcp: MCPServer, view: ViewClient) -> None:
 
 
 class ViewClient:
-    """A client of a run's live view, which stores the newest `snapshot` (empty at first) and the newest `misses`. `run`
-    connects, and connects again when a connection ends, also to a later run. Use one event loop for all methods.
+    """A client of a run's live view. It stores the newest `snapshot` (empty at first) and the newest `misses`. `run`
+    connects, and connects again after the end of a connection, even to a later run. Use one event loop for all methods.
 
-    `session` is the name of a server's session. If it is None, the client takes the server's newest session, and then
-    always this one, so that no command goes to another robot. A run without a server has no session name.
+    `session`: the name of a server's session. If it is None, the client uses the server's newest session, and keeps
+    this session, so no command is sent to another robot. A run without a server has no session name.
     """
 
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
@@ -149,7 +149,7 @@ class ViewClient:
         self._answers: deque[asyncio.Future[str]] = deque()  # answers arrive in the order of the messages
 
     async def run(self) -> None:
-        """Connect, and connect again after an error or the end of a connection, until cancelled."""
+        """Connect, and connect again after an error or the end of a connection, until the task is cancelled."""
         while True:
             try:
                 await self._receive_messages()
@@ -170,16 +170,16 @@ class ViewClient:
             await asyncio.wait_for(self._first_result.wait(), ANSWER_S)
 
     async def send_command(self, command: str, k: int | None = None) -> str:
-        """Send pause, resume, stop, confirm or deny. Return the answer, and the run's state after at most `SETTLE_S`.
-        Raises ToolError if there is no connection."""
+        """Send pause, resume, stop, confirm or deny. Return the answer and the run's new state, for which this waits at
+        most `SETTLE_S`. Raises ToolError without a connection."""
         answer = await self._request({"say": command, "k": k})
         target = STATE_AFTER.get(command)
         await self._wait_until(lambda: target is None or not self.connected or self.snapshot.get("state") == target)
         return f"{answer}; the run{self._session_suffix()} is {self.snapshot.get('state', 'over')}"
 
     async def send_instruction(self, text: str) -> str:
-        """Send an instruction. Return a sentence that says whether the run accepted it within `SETTLE_S` seconds.
-        Raises ToolError if there is no connection."""
+        """Send an instruction. Return a sentence about whether the run accepted it within `SETTLE_S` seconds. Raises
+        ToolError without a connection."""
         try:
             answer = await self._request({"instruct": instruction_text(text)})
         except UserError as error:
@@ -192,7 +192,7 @@ class ViewClient:
         return f"{answer}; active{self._session_suffix()}: {self.snapshot.get('instruction')!r}"
 
     def _session_suffix(self) -> str:
-        """Return a space and the session's name; an empty string for a run without a session."""
+        """Return a space and the session's name, or an empty string for a run without a session."""
         return "" if self.session is None else f" {self.session}"
 
     async def _wait_until(self, done: Callable[[], bool]) -> None:
@@ -237,7 +237,7 @@ class ViewClient:
                 waiting.set_exception(ToolError(f"The command was not received: {self.problem}. Check `status`."))
 
     async def _request(self, message: dict[str, Any]) -> str:
-        """Send a message and return the answer. Raises ToolError if there is no connection or no answer."""
+        """Send a message and return the answer. Raises ToolError without a connection or an answer."""
         if self._socket is None:
             hint = "Check `status`. The loop executes its safe call without your help."
             raise ToolError(f"There is no connection: {self.problem}. {hint}")
@@ -254,8 +254,8 @@ class ViewClient:
 
 
 def misses_of_tick(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the misses of a tick, each with cause and meaning: one for all releases that were skipped before the tick
-    (`k` is the first, `releases` their number), and one for the tick if it was late."""
+    """Yield the misses of a tick, each with its cause and the cause's meaning. Releases that were skipped before the
+    tick are one miss (`k`: the first release, `releases`: their number). The tick itself is a miss if it was late."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
         yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning_of(why["cause"])}

@@ -37,9 +37,9 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
-    def counted(self, route: str, endpoint: Endpoint) -> Endpoint:
-        """Return an endpoint that calls `endpoint`, counts its responses for the name `route`, and turns a Refusal into
-        an error response in OpenAI's format."""
+    def count_responses(self, route: str, endpoint: Endpoint) -> Endpoint:
+        """Return an endpoint that calls `endpoint`, and counts the responses under the name `route`. It turns a Refusal
+        into an error response in OpenAI's format."""
 
         async def respond(request: Request) -> Response:
             try:
@@ -53,7 +53,7 @@ class Metrics:
 
 
 class SessionCounts(Collector):
-    """A Prometheus collector of the counts of the server's sessions, over all transports."""
+    """A Prometheus collector of the counts of the server's sessions."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._sessions = sessions
@@ -75,12 +75,12 @@ class SessionCounts(Collector):
         )
         for metric in _total_metrics(self._sessions):
             if metric.type == "counter":
-                metric.samples = [self._never_falling(sample) for sample in metric.samples]
+                metric.samples = [self._keep_highest(sample) for sample in metric.samples]
             yield metric
 
-    def _never_falling(self, sample: Sample) -> Sample:
-        """Return the sample with the highest value that its counter ever had. A counter may fall, because the cause of
-        a miss may change later; Prometheus would regard this as a restart."""
+    def _keep_highest(self, sample: Sample) -> Sample:
+        """Return the sample with the highest value of its counter so far. A counter may decrease, because the cause of
+        a miss may change later; Prometheus would interpret this as a restart."""
         key = (sample.name, *sample.labels.items())
         self._highest[key] = value = max(sample.value, self._highest.get(key, 0.0))
         return sample._replace(value=value)
@@ -102,7 +102,7 @@ def _total_metrics(sessions: SessionManager) -> Iterator[Metric]:
 
 
 def _labelled_counter(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
-    """Return a counter with a label. It has all `values` of the label; values without a count are 0."""
+    """Return a counter with a label. `values`: all values of the label, which also get a sample if their count is 0."""
     family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=[label])
     for value in sorted({*values, *counts}):
         family.add_metric([value], counts.get(value, 0))

@@ -17,7 +17,7 @@ ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """The gateway's settings. `GatewayOptions.of` creates them from the settings of `rtcontrol serve`."""
+    """The gateway's settings. `GatewayOptions.from_serve` creates them from the settings of `rtcontrol serve`."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -51,9 +51,9 @@ class GatewayOptions:
         return is_loopback(self.host)
 
     @classmethod
-    def of(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
-        """Return the settings for a server's options and the address `http` (HOST:PORT). If `token` is None, the token
-        of `options.token_file` is read. Raises UserError."""
+    def from_serve(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
+        """Return the settings for a server's options and the address `http` (HOST:PORT). If `token` is None, read the
+        token from `options.token_file`. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or int(port) > 65535:
             raise UserError(f"--http {http!r} is not HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
@@ -73,7 +73,7 @@ class GatewayOptions:
 
 
 def normalize_origin(text: str) -> str:
-    """Return an origin in the form that browsers send: in lower case, without a final slash. Raises UserError."""
+    """Return an origin as browsers send it: in lower case, without a final slash. Raises UserError."""
     plain = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(plain):
         hint = "Write only scheme, host and port, such as https://robot.example:8443. Wildcards are not supported."
@@ -82,8 +82,8 @@ def normalize_origin(text: str) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. If the file is missing, create it with a new token, readable only by its owner.
-    Raises UserError."""
+    """Read the access token from a file. If the file is missing, create it with a new token, readable only by its
+    owner. Raises UserError."""
     try:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)

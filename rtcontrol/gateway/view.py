@@ -1,9 +1,9 @@
-"""Serve the live view (`/view/ws`): send viewers the state of a run or session, and carry out their commands.
+"""Serve the live view (`/view/ws`): send viewers the state of a run or session, and execute their commands.
 
 `python -m rtcontrol.gateway.view PORT` serves the page of one run in a separate process. The run writes its state to
-the process's stdin, one JSON object per line. The process writes its address and then people's commands to stdout in
-the same way, and ends when its stdin is closed. It also draws the world's picture from the observed data, which would
-delay the loop. The picture of a remote world is sent by the client.
+the process's stdin, one JSON object per line. The process writes its address and then viewers' commands to stdout in
+the same format, and ends when its stdin is closed. It also renders the picture of a local world from the observed data,
+because this would delay the loop. The picture of a remote world comes from the client.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ CLIENT = PAGE.with_name("javascript")  # in a source tree, a link to bridges/jav
 
 
 def page_routes(html: bool = False) -> list[BaseRoute]:
-    """Return the routes of static files: the JavaScript client at `/client`, and the pages at `/`. With `html`, `/` is
-    the page index.html."""
+    """Return the routes of static files: the JavaScript client, and the pages. `html`: serve index.html at `/`."""
     return [
         Mount("/client", StaticFiles(directory=CLIENT)),
         Mount("/", StaticFiles(directory=PAGE, html=html)),
@@ -72,8 +71,8 @@ def view_routes(
     find: Callable[[str], WatchedSession | PageState | None], sessions: Callable[[], list[dict[str, Any]]]
 ) -> list[BaseRoute]:
     """Return the routes `/view/sessions` and `/view/ws`. `sessions` returns the list of sessions. `find` returns the
-    session with a name, or the newest session or the run if the name is empty."""
-    places = Places()
+    session with a name; for an empty name, it returns the newest session, or the only run."""
+    slots = ViewerSlots()
 
     async def listed(request: Request) -> Response:
         return JSONResponse(sessions())
@@ -84,17 +83,17 @@ def view_routes(
         if watched is None:
             await socket.close(POLICY, "there is no such session")
             return
-        places.take(socket)
+        slots.add(socket)
         showing = asyncio.create_task(_send_snapshots(socket, watched))
         try:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a binary message
                 while True:
                     answer = _run_command(watched, await socket.receive_text())
-                    places.speak(socket)
+                    slots.mark_active(socket)
                     await socket.send_text(json.dumps({"answer": answer}))
                     await asyncio.sleep(MIN_COMMAND_INTERVAL_S)  # limits the rate of commands
         finally:
-            places.leave(socket)
+            slots.remove(socket)
             showing.cancel()
             with contextlib.suppress(BaseException):
                 await showing
@@ -102,28 +101,30 @@ def view_routes(
     return [Route("/view/sessions", listed), WebSocketRoute("/view/ws", ws)]
 
 
-class Places:
-    """The places of viewers. A new viewer always gets a place, and those that send messages have places of their own.
-    In a full group, the viewer that has been silent for longest loses its place, so that an operator can always act."""
+class ViewerSlots:
+    """The limit of connected viewers: MAX_VIEWERS that only watch, and MAX_VIEWERS that have sent a message (active).
+
+    If a group is full, a new viewer disconnects the viewer of the group that has been silent for longest. So an
+    operator can always connect and act."""
 
     def __init__(self) -> None:
         self._silent: dict[Any, None] = {}  # in the order of their arrival
-        self._speaking: dict[Any, None] = {}  # in the order of their last messages
+        self._active: dict[Any, None] = {}  # in the order of their last messages
         self._closing: set[asyncio.Task[None]] = set()
 
-    def take(self, viewer: Any) -> None:
-        """Give a new viewer a place."""
+    def add(self, viewer: Any) -> None:
+        """Add a new viewer."""
         self._append(self._silent, viewer)
 
-    def speak(self, viewer: Any) -> None:
-        """Note that a viewer has sent a message, unless it has lost its place."""
-        if viewer in self._silent or viewer in self._speaking:
-            self.leave(viewer)
-            self._append(self._speaking, viewer)
+    def mark_active(self, viewer: Any) -> None:
+        """Move a viewer that has sent a message to the active viewers, unless it is being disconnected."""
+        if viewer in self._silent or viewer in self._active:
+            self.remove(viewer)
+            self._append(self._active, viewer)
 
-    def leave(self, viewer: Any) -> None:
+    def remove(self, viewer: Any) -> None:
         self._silent.pop(viewer, None)
-        self._speaking.pop(viewer, None)
+        self._active.pop(viewer, None)
 
     def _append(self, group: dict[Any, None], viewer: Any) -> None:
         group[viewer] = None
@@ -141,7 +142,7 @@ async def _close_viewer(socket: WebSocket) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON; NaN and infinity, which browsers cannot read, become null."""
+    """Return a value as JSON. Replace NaN and infinity, which browsers cannot read, by null."""
     text = json.dumps(value, default=str)
     return json.dumps(json.loads(text, parse_constant=lambda _: None)) if "NaN" in text or "Infinity" in text else text
 
@@ -167,8 +168,7 @@ async def _send_snapshots(socket: WebSocket, watched: WatchedSession | PageState
 
 
 def _run_command(watched: WatchedSession | PageState, text: str) -> str:
-    """Carry out a viewer's message `{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}`, and
-    return the answer."""
+    """Execute a viewer's message, such as `{"say": "confirm", "k": 12}` or `{"instruct": "..."}`. Return the answer."""
     try:
         message = json.loads(text)
         command, k, instruction = message.get("say"), message.get("k"), message.get("instruct")
@@ -184,7 +184,7 @@ def _run_command(watched: WatchedSession | PageState, text: str) -> str:
 
 
 class WatchedSession:
-    """A server's session for viewers; it lasts when the session resumes with a new loop. Like `PageState` for a run."""
+    """A server's session, as viewers see it, even after a resume with a new loop. `PageState` is the same for a run."""
 
     def __init__(self, thread: SessionThread) -> None:
         self._thread = thread
@@ -215,21 +215,20 @@ class WatchedSession:
 
 
 def find_session(sessions: SessionManager, name: str) -> WatchedSession | None:
-    """Return the session with this name, or None. If `name` is empty, return the newest live session, else the newest
-    session."""
+    """Return the session with this name, or None. An empty name means the newest live session, or the newest one."""
     running = [session for session in sessions.threads() if session.loop is not None and name in ("", session.id)]
     newest = sorted(running, key=lambda session: session.session.life.state == "live")[-1:]
     return WatchedSession(newest[0]) if newest else None
 
 
 def list_sessions(sessions: SessionManager) -> list[dict[str, Any]]:
-    """Return a list of the sessions that can be watched."""
+    """Return id, state and client of each session that viewers can watch."""
     shown = [session for session in sessions.threads() if session.loop is not None]
     return [{"id": s.id, "state": s.session.life.state, "client": s.session.hello.client.name} for s in shown]
 
 
 class PageState:
-    """The state of a run for viewers, in the page's process. The run updates it by lines on stdin."""
+    """The state of a run, as viewers see it, in the page's process. The run sends updates by lines on stdin."""
 
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=LIVE_TICKS)
@@ -238,7 +237,7 @@ class PageState:
         self._sent: bytes | None = None  # the picture from the client of a remote world
 
     def update(self, line: dict[str, Any]) -> None:
-        """Update the state with a line that the run has written."""
+        """Update the state with a line that the run wrote to stdin."""
         picture = line.pop("picture", None)
         with self._lock:
             if picture is not None:
@@ -273,7 +272,7 @@ painter_of = cache(find_painter)
 
 @lru_cache(maxsize=1)
 def draw_world(env: str, seed: int, data: str) -> bytes | None:
-    """Return the world's picture as PNG, rendered from the observed data, or None if it has no picture."""
+    """Render the world's picture from the observed data. Return it as PNG, or None if the world has no picture."""
     if (paint := painter_of(env)) is not None:
         with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
             return encode_png(paint(seed, json.loads(data)))
@@ -281,13 +280,13 @@ def draw_world(env: str, seed: int, data: str) -> bytes | None:
 
 
 def write_line(line: dict[str, Any]) -> None:
-    """Write a line for the run to stdout. If the run no longer reads, the line is dropped."""
+    """Write a line for the run to stdout. Drop the line if the run no longer reads."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(line).encode() + b"\n")
 
 
 def create_app(state: PageState) -> Starlette:
-    """Return the page's application, without access checks."""
+    """Return the page's web application, without access checks."""
     page = Route("/", lambda request: FileResponse(PAGE / "live.html"))
     return Starlette(routes=[*view_routes(lambda name: None if name else state, list), page, *page_routes()])
 

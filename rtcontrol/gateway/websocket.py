@@ -1,4 +1,4 @@
-"""The WebSocket transport of the server (`/ws`), which sends and receives the protocol's messages as JSON."""
+"""The server's WebSocket transport (`/ws`), which sends and receives the protocol's messages as JSON."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 class WebSocketConnection:
     """A WebSocket as a `rtcontrol.serve.sessions.Connection`.
 
-    `send` encodes a message on the caller's thread, and queues it. If a client does not read and `MAX_QUEUED` messages
-    are queued, it is disconnected, because the queued calls have expired.
+    `send` encodes a message on the caller's thread, and enqueues the message. If `MAX_QUEUED` messages are queued, the
+    client is disconnected: it does not read, so the queued calls have expired.
     """
 
     key: str | None = None

@@ -1,4 +1,4 @@
-"""Several servers as one Ray Serve application, in which each replica is a whole server (docs/scaling.md).
+"""Several servers as one Ray Serve application, in which each replica is a complete server (docs/scaling.md).
 
 serve run rtcontrol.scale:build model=lander replicas=2
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def build(args: dict[str, Any]) -> Any:
-    """Return the application for options of `rtcontrol serve`, as text or typed values. Raises UserError."""
-    from rtcontrol.scale.application import application, options_of  # here: Serve's proxies import this package, too
+    """Return the Ray Serve application. `args`: options of `rtcontrol serve`, as text or typed values."""
+    from rtcontrol.scale import application  # imported here, because Serve's proxies import this package, too
 
-    return application(options_of(args))
+    return application.build_application(application.parse_options(args))

@@ -1,4 +1,4 @@
-"""The Ray Serve application: one deployment, with the settings of placement, health checks, draining and scaling."""
+"""The Ray Serve application: one deployment, with settings for placement, health checks, draining and scaling."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UP_S, DOWN_S = 3.0, 60.0
 TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `max_decoder_load`
 
 
-def options_of(args: dict[str, Any]) -> ServeOptions:
-    """Return server options from arguments, which may be text or typed values. Raises UserError."""
+def parse_options(args: dict[str, Any]) -> ServeOptions:
+    """Parse arguments, which may be text or typed values, and return server options. Raises UserError."""
     words = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
     if "http" in words:
         raise UserError("http is not an argument of rtcontrol.scale.", "Set the address in Serve's `http_options`.")
@@ -36,8 +36,8 @@ def options_of(args: dict[str, Any]) -> ServeOptions:
     return ServeOptions(**values)
 
 
-def application(options: ServeOptions, cpus: float = 1.0) -> Any:
-    """Return the Ray Serve application. Each replica takes `cpus` and a share of the GPUs. Raises UserError."""
+def build_application(options: ServeOptions, cpus: float = 1.0) -> Any:
+    """Return the Ray Serve application. Each replica reserves `cpus` and a part of the GPUs. Raises UserError."""
     options.check()
     try:
         import ray
@@ -79,6 +79,6 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
 
 
 def replicas_for(context: Any) -> tuple[int, dict[str, Any]]:
-    """Return how many replicas are needed to keep decoders busy for the share TARGET of their time."""
-    shares = (context.aggregated_metrics or {}).get("busy", {})
-    return max(1, math.ceil(sum(shares.values()) / TARGET - 1e-9)), {}
+    """Return how many replicas are needed so that decoders are busy for the fraction TARGET of the time."""
+    loads = (context.aggregated_metrics or {}).get("busy", {})
+    return max(1, math.ceil(sum(loads.values()) / TARGET - 1e-9)), {}

@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.models.errors import UserError
-from rtcontrol.scale.application import application
+from rtcontrol.scale.application import build_application
 from rtcontrol.scale.replica import TOKEN
 from rtcontrol.serve.options import ServeOptions
 
@@ -22,14 +22,14 @@ HTTP = "127.0.0.1:8080"
 
 @contextlib.contextmanager
 def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RaySession]:
-    """Run the replicas behind Serve's proxy at --http until the block ends. Raises UserError."""
-    gate = GatewayOptions.of(options, options.http or HTTP, os.environ.get(TOKEN) or None)
+    """Return a context that runs the replicas behind Serve's proxy at the address --http. Raises UserError."""
+    gate = GatewayOptions.from_serve(options, options.http or HTTP, os.environ.get(TOKEN) or None)
     files = {name: getattr(options, name) for name in ("out", "keys", "token_file", "static")}
     options = replace(options, **{name: path.absolute() for name, path in files.items() if path is not None})
     session = RaySession()
     try:
         session.start(stopped)
-        servers = application(options, cpus=0.0)  # without reserved CPUs, new replicas can start before old ones end
+        servers = build_application(options, cpus=0.0)  # then new replicas can start before old replicas end
         from ray import serve
         from ray.serve.schema import LoggingConfig
 
@@ -39,9 +39,8 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
         try:
             serve.run(servers, name=NAME, route_prefix="/")
         except RuntimeError as error:
-            raise UserError(
-                f"The servers did not start: {str(error)[-500:]}", "Correct the error and start again."
-            ) from None
+            problem = f"The servers did not start: {str(error)[-500:]}"
+            raise UserError(problem, "Correct the error and start again.") from None
         yield session
         with contextlib.suppress(Exception):  # if Ray has already ended, the replicas have ended as well
             serve.delete(NAME)

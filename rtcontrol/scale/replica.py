@@ -1,4 +1,4 @@
-"""A replica of Ray Serve, a complete server. HTTP and WebSocket pass Serve's proxy; ZeroMQ connects directly."""
+"""A Ray Serve replica, which is a complete server. HTTP and WebSocket go through Serve's proxy, but ZeroMQ does not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOOK_S = 0.05
 
 
 class Replica:
-    """The deployment class of Ray Serve. The server has its own threads; Serve's event loop only passes requests."""
+    """The deployment class of Ray Serve. The server has separate threads; Serve's event loop only passes requests."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
@@ -50,17 +50,17 @@ class Replica:
         await asyncio.to_thread(self._close)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the load, from which `application.replicas_for` computes the number of replicas."""
+        """Return the decoder load, from which `application.replicas_for` computes the number of replicas."""
         return {"busy": 0.0 if self._server is None else self._server.sessions.decoder_load()}
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return the figures by which `ReplicaRouter` chooses a replica. A frozen replica sends no newer `t_s`."""
+        """Return the statistics by which `ReplicaRouter` chooses a replica. A frozen replica's `t_s` stays the same."""
         address = None if self._server is None else self._server.router.endpoints[0]
         full = self.connect_info() is None
         return {"address": address, "full": full, "t_s": time.time(), **self.record_autoscaling_stats()}
 
     def connect_info(self) -> dict[str, Any] | None:
-        """Return the server's ZeroMQ address and public key for /connect; None if new sessions are refused."""
+        """Return the server's ZeroMQ address and public key for /connect, or None if it refuses new sessions."""
         if self._server is None or not self._server.sessions.has_room():
             return None
         return {"address": self._server.router.endpoints[0], "server_key": self._key}
@@ -75,13 +75,13 @@ class Replica:
         with self._stack as stack:
             folder = stack.enter_context(RunFolder(options.out, timestamped_folder("serve"), overwrite=True))
             http = lambda sessions, pool: GatewayApp(sessions, pool, gate)  # noqa: E731
-            server = Server(replace(options, out=folder.path), [bind_endpoint(options)], keys=options.keys, http=http)
+            server = Server(replace(options, out=folder.path), [zmq_address(options)], keys=options.keys, http=http)
             stack.enter_context(server)
             self._stack = stack.pop_all()
         return server
 
     def _watch(self) -> None:
-        """Drain as soon as Serve stops this replica: Serve calls `__del__` only after all WebSockets are closed."""
+        """Wait until Serve stops this replica, and drain at once. Serve calls `__del__` only after open WebSockets."""
         from ray._private.worker import global_worker
 
         actor = global_worker.actors.get(global_worker.actor_id)
@@ -99,7 +99,7 @@ class Replica:
 
 
 class ReplicaApp:
-    """An ASGI application that answers /connect and passes all other requests to the gateway."""
+    """An ASGI application that answers /connect, and passes other requests to the gateway."""
 
     def __init__(self, replica: Replica, app: ASGIApp) -> None:
         self._replica, self._app = replica, app
@@ -148,7 +148,7 @@ def without_route_prefix(scope: Scope) -> Scope:
 
 
 def gateway_options(options: ServeOptions) -> GatewayOptions:
-    """Return the gateway's options. Every request needs the token, if any: requests of Serve's proxy look local."""
+    """Return the gateway's options. With a token, all requests need it, because those of Serve's proxy look local."""
     if options.token_file is not None and not options.token_file.exists():  # each replica would create another token
         raise UserError(f"token_file {options.token_file} is missing on a replica's machine.", "Copy the file there.")
     token = os.environ.get(TOKEN, "").strip() or None
@@ -156,11 +156,11 @@ def gateway_options(options: ServeOptions) -> GatewayOptions:
     if not guarded and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
         problem = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides the origin of requests, and there is no token."
         raise UserError(problem, f"Set {TOKEN}, or give token_file.")
-    return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
+    return GatewayOptions.from_serve(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 
-def bind_endpoint(options: ServeOptions) -> str:
-    """Return the ZeroMQ address to bind. Clients cannot connect to 0.0.0.0, so this node's address replaces it."""
+def zmq_address(options: ServeOptions) -> str:
+    """Return the ZeroMQ address to bind. Replace 0.0.0.0, to which clients cannot connect, by this node's address."""
     import ray
 
     where = Endpoint.parse(options.bind[0])

@@ -1,7 +1,7 @@
 """Choose the replica for a request. Serve's proxies load this module, so it imports no other module of the project.
 
-A consistent hash of the client's tools selects a replica, unless this replica is much busier than the others
-(consistent hashing with bounded loads). Requests without tools are sent to the least busy replica.
+A consistent hash of the client's tools selects a replica, unless this replica has a much higher load than the others
+(consistent hashing with bounded loads). Requests without tools go to the replica with the lowest load.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 LIGHT, ABOVE_MEAN = 0.4, 1.25  # the hash decides up to this busy share of a replica, or this multiple of the mean share
 SESSION = 0.05  # assumed busy share of a session that its replica has not reported yet
-STALE_S = 3.0  # a replica whose figures are older may be frozen
+STALE_S = 3.0  # a replica whose stats are older may be frozen
 
 
 class ReplicaRouter(ConsistentHashRouter):
-    """A router that chooses the replica for /connect by tools and load, else by `x-session-id` or by load."""
+    """A router that chooses a replica: for /connect by tools and load, for other requests by `x-session-id` or load."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._assigned: Counter[Any] = Counter()  # new sessions of a replica that its figures do not include yet
-        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # newest figures, and when they arrived
+        self._assigned: Counter[Any] = Counter()  # new sessions of a replica that its stats do not include yet
+        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # newest stats, and when they arrived
 
     async def choose_replicas(self, candidate_replicas: Sequence[Any], pending_request: Any = None) -> list[list[Any]]:
-        path, headers = request_of(pending_request)
+        path, headers = path_and_headers(pending_request)
         connects = path.endswith("/connect")
         by_session = pending_request is not None and pending_request.metadata.session_id and not connects
         if pending_request is None or not candidate_replicas or by_session:
             return list(await super().choose_replicas(candidate_replicas, pending_request))
         pending_request.routing_context.should_backoff = True
         self._update_reports(candidate_replicas)
-        order = sorted(candidate_replicas, key=self._busy_share)
+        order = sorted(candidate_replicas, key=self._load_of)
         if connects:
             order = self._by_tools(headers.get("x-tools", "")[:128], order)
             lost = headers.get("x-lost")
@@ -46,33 +46,33 @@ class ReplicaRouter(ConsistentHashRouter):
         return [[replica] for replica in order]
 
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
-        """Return `order` with the replica first that the hash of the tools selects, unless it is too busy."""
-        limit = max(LIGHT, ABOVE_MEAN * sum(self._busy_share(replica)[1] for replica in order) / len(order))
+        """Move the replica that the hash of the tools selects to the front of `order`, unless its load is too high."""
+        limit = max(LIGHT, ABOVE_MEAN * sum(self._load_of(replica)[1] for replica in order) / len(order))
         by_id = {replica.replica_id: replica for replica in order}
         for replica_id in self._lookup_ranked_replicas(tools) if tools else ():
-            if replica_id in by_id and self._busy_share(by_id[replica_id]) <= (False, limit):
+            if replica_id in by_id and self._load_of(by_id[replica_id]) <= (False, limit):
                 return [by_id[replica_id], *(other for other in order if other.replica_id != replica_id)]
         return order
 
     def _update_reports(self, replicas: Sequence[Any]) -> None:
-        """Store the replicas' figures that have changed, with the time. New figures include all assigned sessions."""
+        """Store replicas' new statistics. They include all assigned sessions, so count new sessions from 0 again."""
         for replica in replicas:
             if self._reports.get(replica.replica_id, (None,))[0] != replica.routing_stats:
                 self._reports[replica.replica_id] = dict(replica.routing_stats), time.monotonic()
                 self._assigned[replica.replica_id] = 0
-        for gone in self._reports.keys() - {replica.replica_id for replica in replicas}:
-            del self._reports[gone], self._assigned[gone]
+        for removed_id in self._reports.keys() - {replica.replica_id for replica in replicas}:
+            del self._reports[removed_id], self._assigned[removed_id]
 
-    def _busy_share(self, replica: Any) -> tuple[bool, float]:
-        """Return whether a replica must get no new session, and its busy share including newly assigned sessions."""
-        figures, came_s = self._reports[replica.replica_id]
-        stale = bool(figures) and time.monotonic() - came_s > STALE_S
-        busy = figures.get("busy", 0.0) + SESSION * self._assigned[replica.replica_id]
-        return stale or figures.get("full", False), busy
+    def _load_of(self, replica: Any) -> tuple[bool, float]:
+        """Return whether a replica must get no new session, and its decoder load with newly assigned sessions."""
+        stats, received_s = self._reports[replica.replica_id]
+        stale = bool(stats) and time.monotonic() - received_s > STALE_S
+        busy = stats.get("busy", 0.0) + SESSION * self._assigned[replica.replica_id]
+        return stale or stats.get("full", False), busy
 
 
-def request_of(pending_request: Any) -> tuple[str, dict[str, str]]:
-    """Return the path and headers of an HTTP request of Serve's proxy; both are empty for other requests."""
+def path_and_headers(pending_request: Any) -> tuple[str, dict[str, str]]:
+    """Return the path and the headers of an HTTP request of Serve's proxy. Both are empty for other requests."""
     scope: dict[str, Any] = {}
     with contextlib.suppress(Exception):
         # Unpickling is safe: the request was pickled in this process, which is the proxy.

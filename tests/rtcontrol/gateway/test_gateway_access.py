@@ -217,10 +217,13 @@ def test_health_is_503_without_a_decoder(serve: Serve) -> None:
 
 def test_token_file_is_made_private_and_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    first = GatewayOptions.of(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080")
+    first = GatewayOptions.from_serve(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080")
     assert path.stat().st_mode & 0o777 == 0o600
     assert first.token is not None and len(first.token) >= 32
-    assert GatewayOptions.of(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080").token == first.token
+    assert (
+        GatewayOptions.from_serve(ServeOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080").token
+        == first.token
+    )
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ BROKEN = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "
 def test_invalid_conversation_is_refused_with_its_field(messages: list[Any], param: str) -> None:
     request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [LAMP]})
     with pytest.raises(Refusal) as caught:
-        request.calls()
+        request.parse_calls()
     assert (caught.value.status, caught.value.param) == (400, param)
 
 

@@ -131,19 +131,19 @@ def test_silent_viewers_never_keep_operators_out() -> None:
             await asyncio.sleep(0)
 
     async def fill() -> None:
-        places, operator = views.Places(), Viewer()
-        places.take(operator)
-        places.speak(operator)
+        slots, operator = views.ViewerSlots(), Viewer()
+        slots.add(operator)
+        slots.mark_active(operator)
         silent = [Viewer() for _ in range(3 * views.MAX_VIEWERS)]
         for viewer in silent:
-            places.take(viewer)
+            slots.add(viewer)
             await settle()
             assert viewer.closed == operator.closed == 0
         assert [bool(viewer.closed) for viewer in silent] == [True] * 32 + [False] * 16, "the longest silent go first"
         for viewer in (speaking := silent[-16:]):
-            places.speak(viewer)
+            slots.mark_active(viewer)
             await settle()
-        places.speak(silent[0])  # it has lost its place
+        slots.mark_active(silent[0])  # it has lost its place
         await settle()
         assert [operator.closed, *(viewer.closed for viewer in speaking)] == [1013, *[0] * 16]
 

@@ -17,7 +17,7 @@ from ray.serve._private.common import DeploymentID, ReplicaID, StreamingHTTPRequ
 from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale import router as module
-from rtcontrol.scale.application import TARGET, application, options_of, replicas_for
+from rtcontrol.scale.application import TARGET, build_application, parse_options, replicas_for
 from rtcontrol.scale.replica import TOKEN, ReplicaApp, gateway_options, without_route_prefix
 from rtcontrol.scale.router import LIGHT, STALE_S, ReplicaRouter
 from rtcontrol.serve.options import ServeOptions
@@ -27,17 +27,17 @@ SECRET = "a-token-of-the-tests-0123456789"
 
 
 def test_text_and_yaml_give_the_same_options() -> None:
-    text = options_of({
+    text = parse_options({
         "model": "lander", "replicas": "2:3", "hz": "12.5", "standby": "false",
         "max-sessions": "5", "keys": "keys",
     })  # fmt: skip
-    yaml = options_of({
+    yaml = parse_options({
         "model": "lander", "replicas": "2:3", "hz": 12.5, "standby": False,
         "max_sessions": 5, "keys": "keys", "agent": None,
     })  # fmt: skip
     assert text == yaml
     assert (text.replicas, text.max_sessions, text.keys) == ("2:3", 5, Path("keys"))
-    assert options_of({"replicas": 2}).replicas == "2"
+    assert parse_options({"replicas": 2}).replicas == "2"
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_text_and_yaml_give_the_same_options() -> None:
 )
 def test_invalid_option_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
-        application(options_of(arguments))
+        build_application(parse_options(arguments))
     assert words in str(error.value)
 
 
 def test_token_is_read_at_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = options_of({"allow_origin": ["http://a.example"], "token_file": str(tmp_path / "token")})
+    options = parse_options({"allow_origin": ["http://a.example"], "token_file": str(tmp_path / "token")})
     with pytest.raises(UserError, match="is missing on a replica"):
         gateway_options(options)
     assert not (tmp_path / "token").exists(), "each replica would make its own"
     monkeypatch.setenv(TOKEN, SECRET)
-    gate = gateway_options(options_of({"allow_origin": ["http://a.example"]}))
+    gate = gateway_options(parse_options({"allow_origin": ["http://a.example"]}))
     assert (gate.token, gate.require_token, gate.origins) == (SECRET, True, frozenset({"http://a.example"}))
     assert SECRET not in repr(gate) and SECRET not in repr(options)
 
