@@ -30,7 +30,8 @@ from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
-from rtcontrol.models.checkpoint.checkpoint import bundled_models
+from rtcontrol.models.checkpoint.checkpoint import ZOO, bundled_models
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.intent import KMH
 
@@ -298,3 +299,19 @@ def test_registry_entry_refers_to_its_own_world(name: str) -> None:
     assert skill.goals and all(skill.recognise(goal.text()) == goal for goal in skill.goals)
     shown = next(world.plan().demonstrations(0, 2))
     assert phrasings.goal_of(shown.instruction) == shown.goal
+
+
+@pytest.mark.parametrize("name", ["lander", "paddle", "road"])
+def test_observations_of_experts_are_familiar_to_bundled_models(name: str) -> None:
+    world = registry.WORLDS[name]
+    known = TrainingMetadata.load(ZOO / world.controller().model)
+    steps = [*islice(world.plan().demonstrations(7, 8, policy=None, beta=0.0), 400)]
+    assert known is not None and not any(known.unfamiliar(step.observation) for step in steps)
+    assert known.unfamiliar(steps[0].observation + " 1") and known.unfamiliar("hello")
+
+
+def test_villagers_know_the_form_of_observations() -> None:
+    known = TrainingMetadata.load(ZOO / "village")
+    things = " ".join(f"{place} north far" for place in "well market mill church oak pond home fox".split())
+    assert known is not None and known.unfamiliar(f"{things} whim east") == ()
+    assert known.unfamiliar(f"{things} whim upwards") and known.unfamiliar(things)
