@@ -45,7 +45,7 @@ class LoopSession(SessionThread):
         options = LoopOptions(
             sample=Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None,
             notify=self.log_line,
-            clock=terms.client_clock(env) or wall_clock(config.period_ns, spin_ns=0),
+            clock=terms.client_clock(self._arrival) or wall_clock(config.period_ns, spin_ns=0),
             watch=owner.watch,
             interpreter=interpreter,
             goals=goal_tools(terms.agent),
@@ -62,6 +62,12 @@ class LoopSession(SessionThread):
             remote = terms.remote(self.session.token)
             self.env = RemoteEnvironment(remote, self.send, self.report_warmed_up, LoopListener(self).report_undecided)
         return self.env
+
+    def _arrival(self, timeout_ns: int) -> int | None:
+        """Pause if the client sets the pace and uses too much time. Then wait for its next observation."""
+        assert self.env is not None, "the session is open"
+        self.slow_down()
+        return self.env.arrival(timeout_ns)
 
     def attach(self, loop: ControlLoop) -> None:
         """Make `loop` the session's current loop, and report to `SessionCore` that the loop will run."""

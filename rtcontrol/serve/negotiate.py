@@ -11,7 +11,6 @@ from typing import Any
 
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
-from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteTerms, memory_bytes, to_wire_call, to_wire_calls
 from rtcontrol.hosts.deciders import SCRIPTED, STSource
 from rtcontrol.hosts.protocol import DeciderSource, DecoderUnavailable
@@ -72,9 +71,10 @@ class SessionTerms:
             reads_arrays=self.agent_name is not None,
         )
 
-    def client_clock(self, env: RemoteEnvironment) -> LoopClock | None:
-        """Return a clock that ticks when the client's observations arrive, or None if the server sets the rate."""
-        return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
+    def client_clock(self, arrival: Callable[[int], int | None]) -> LoopClock | None:
+        """Return a clock that ticks when the client's observations arrive, or None if the server sets the rate.
+        `arrival`: see `arrival_clock`."""
+        return arrival_clock(self.config.period_ns, arrival) if self.hello.pacing == "client" else None
 
     @property
     def ticks_per_s(self) -> float:

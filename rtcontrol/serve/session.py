@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ class SessionThread(ABC):
     def send(self, message: Message) -> None:
         """Send a message to the client."""
         self.owner.handle(ev.LoopMessage(self.session, message))
+
+    def slow_down(self) -> None:
+        """Pause this thread, whose client sets the pace, if it uses more than its part of the time."""
+        if pause_s := self.owner.handle(ev.ThreadTime(self.session, time.thread_time_ns())):
+            time.sleep(pause_s)
 
     def report_warmed_up(self) -> None:
         """Report that the loop is warmed up. Raises WireError (busy) if the decoder is too busy for this session."""

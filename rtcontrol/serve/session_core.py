@@ -118,8 +118,12 @@ class SessionCore:
         states, rules = self.sessions.states(), self.rules
         free = states["opening"] + states["live"] < rules.limit
         free = free and self.decoder_load(decoder_needs) < rules.max_decoder_load
-        free = free and sum(session.hz for session in self.sessions) < self.rules.ticks_per_s
+        free = free and self.ticks_per_s() < self.rules.ticks_per_s
         return free and not self.closing and not self.draining
+
+    def ticks_per_s(self) -> float:
+        """Return the rate of all sessions together."""
+        return sum(session.ticks_per_s for session in self.sessions)
 
     def max_silence_ns(self, peer: Peer) -> int:
         """Return how long a connection may be silent before it is closed, in ns."""
@@ -131,7 +135,9 @@ class SessionCore:
         kind = type(event)
         if kind is ev.MessageReceived:
             return type(event.message) not in LOCKED_MESSAGES and event.connection in self.peers
-        return kind in (ev.LoopMessage, ev.TimeSpent) or (kind is ev.MessageArrived and event.connection in self.peers)
+        return kind in (ev.LoopMessage, ev.ThreadTime, ev.TimeSpent) or (
+            kind is ev.MessageArrived and event.connection in self.peers
+        )
 
 
 class SessionStep:
@@ -370,7 +376,7 @@ class SessionStep:
     def _overload_error(self, event: ev.LoopWarmedUp) -> WireError | None:
         """Return an error if opening this session would make other sessions' calls late, else None."""
         welcomed = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
-        refusal = ticks_error(event.hz, sum(s.hz for s in welcomed), self.rules.ticks_per_s)
+        refusal = ticks_error(event.hz, sum(s.ticks_per_s for s in welcomed), self.rules.ticks_per_s)
         if refusal is None and (need := event.decoder_needs.get(event.session)) is not None:
             needs = [other for s in welcomed if (other := event.decoder_needs.get(s)) is not None]
             refusal = overload_error(need, needs, self.rules.max_decoder_load)
@@ -473,6 +479,21 @@ class SessionStep:
             self._send(peer, message)
             if isinstance(message, CallMessage):
                 self._after_call(session, peer, message)
+
+    def _on_thread_time(self, event: ev.ThreadTime) -> None:
+        """Measure a session whose client sets the pace. Let it pause if all sessions together exceed their rate."""
+        session = event.session
+        used_ns = session.load.add(event.cpu_ns, self.now_ns)
+        others = self.core.ticks_per_s() - session.ticks_per_s
+        if not others:
+            return
+        hz = max(self.rules.ticks_per_s - others, self.rules.ticks_per_s / len(self.sessions))
+        pause_s = session.load.pause_s(used_ns, hz, self.now_ns)
+        if pause_s and not session.load.slowed:
+            session.load.slowed = True
+            line = f"slowed down to {hz:.0f} ticks a second, for other sessions (serve.max_ticks_per_s)"
+            self._log_line(session, line)
+        self.out.append(ev.ReturnValue(pause_s))
 
     def _after_call(self, session: Session, peer: Peer, message: CallMessage) -> None:
         life, instructions = session.life, session.instructions
@@ -633,6 +654,7 @@ EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
     ev.LoopWarmedUp: SessionStep._on_warmed_up,
     ev.WelcomeReady: SessionStep._on_welcome_ready,
     ev.LoopMessage: lambda step, event: step._emit_message(event.session, event.message),
+    ev.ThreadTime: SessionStep._on_thread_time,
     ev.LoopError: SessionStep._on_loop_error,
     ev.InstructionRejected: SessionStep._on_instruction_rejected,
     ev.LogRequested: lambda step, event: step._log_line(event.session, event.line, event.always),

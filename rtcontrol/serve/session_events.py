@@ -107,6 +107,14 @@ class LoopMessage(WithSession):
 
 
 @dataclass(slots=True)
+class ThreadTime(WithSession):
+    """The event that the thread of a session whose client sets the pace has used `cpu_ns` of processor time in total.
+    `ReturnValue`: how many seconds the thread must pause, or None."""
+
+    cpu_ns: int
+
+
+@dataclass(slots=True)
 class LoopError(WithSession):
     """The event that the loop wants to send an error to its client. `undecided`: why the observation with the number
     `error.seq` got no decision, or None if the error has another subject."""

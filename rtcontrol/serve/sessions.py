@@ -23,6 +23,9 @@ TIME_BURST_NS = 100_000_000  # maximum unused time that a budget can accumulate
 # Receiving a message that is not read costs MESSAGE_NS plus BYTE_NS per byte. Clients that cost too much are cut off.
 MESSAGE_NS, BYTE_NS = 10_000, 2
 REFUSED_SHARE, REFUSED_BURST_NS = 0.02, 4_000_000
+# The processor time that counts as a tick if the client determines the rate, the time between two measurements of the
+# rate, and the longest pause that slows a session down.
+TICK_NS, LOAD_NS, MAX_PAUSE_S = 250_000, 500_000_000, 0.25
 GRACE_S = 30.0  # a session waits this long for its lost client
 MAX_STOPPED = 256  # number of stored tokens of sessions that a person stopped; older ones are dropped
 KEY_REVOKED = "the client's key was revoked"
@@ -102,6 +105,40 @@ class TimeBudget:
 
     def charge(self, ns: int) -> None:
         self._left_ns -= ns
+
+    @property
+    def debt_ns(self) -> int:
+        return max(0, -self._left_ns)
+
+
+class ThreadLoad:
+    """The processor time that a session's thread uses. `hz`: the rate of ticks that would use as much."""
+
+    __slots__ = ("_budget", "_cpu_ns", "_measured", "hz", "slowed")
+
+    def __init__(self) -> None:
+        self.hz, self.slowed = 0.0, False
+        self._cpu_ns, self._measured = 0, (0, 0)  # the last time, and the last time and instant of a measurement
+        self._budget: TimeBudget | None = None
+
+    def add(self, cpu_ns: int, now_ns: int) -> int:
+        """Store the thread's processor time `cpu_ns`, and update the rate. Return the time since the last call."""
+        before_ns, start_ns = self._measured
+        took_ns = now_ns - start_ns
+        if cpu_ns < self._cpu_ns or not start_ns:  # a new thread
+            self._cpu_ns, self._measured = cpu_ns, (cpu_ns, now_ns)
+        elif took_ns >= LOAD_NS:
+            self.hz = (cpu_ns - before_ns) / TICK_NS * 1e9 / took_ns
+            self._measured = cpu_ns, now_ns
+        used_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        return used_ns
+
+    def pause_s(self, used_ns: int, hz: float, now_ns: int) -> float:
+        """Return how long the thread must pause so that it uses as much as `hz` ticks a second, at most MAX_PAUSE_S."""
+        budget = self._budget = self._budget or TimeBudget(now_ns)
+        share = hz * TICK_NS / 1e9
+        budget.charge(used_ns)
+        return 0.0 if budget.admits(share, now_ns) else min(MAX_PAUSE_S, budget.debt_ns / share / 1e9)
 
 
 @dataclass(frozen=True)
@@ -216,7 +253,8 @@ class Session:
     peer: Peer | None = None  # the session's connection
     negotiated: bool = False  # whether the settings were negotiated
     token_sent: bool = False  # whether a welcome was sent
-    hz: float = 0.0  # ticks a second; 0 before the first welcome
+    hz: float = 0.0  # negotiated ticks a second; 0 before the first welcome
+    load: ThreadLoad = field(default_factory=ThreadLoad)
     welcomes: int = 0  # number of repeated welcomes
     life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
@@ -226,6 +264,16 @@ class Session:
     def client(self) -> Peer | None:
         """Return the session's connection, or None before the welcome was sent on this connection."""
         return self.peer if self.peer is not None and self.peer.welcome_sent else None
+
+    @property
+    def is_paced_by_client(self) -> bool:
+        """Return whether the client determines how many ticks the session has."""
+        return self.crowd or self.hello.pacing == "client"
+
+    @property
+    def ticks_per_s(self) -> float:
+        """Return the session's rate, or the measured rate if it is higher and the client determines it."""
+        return max(self.hz, self.load.hz) if self.is_paced_by_client else self.hz
 
     def is_same_request(self, hello: Hello) -> bool:
         """Return whether `hello` requests the same settings as the session's hello."""

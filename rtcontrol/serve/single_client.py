@@ -107,7 +107,7 @@ def _run(
     refusal: WireError | None = None
     try:
         check_names(terms.config, terms.agent)
-        clock = terms.client_clock(env)
+        clock = terms.client_clock(env.arrival)
         interpreter = interpreting.interpreter_of_config(terms.config, terms.agent)
         parts = RunParts(terms.agent, env, host, sample, interpreter, clock, LoopListener(thread))
         return run_loop(terms.config, parts, view, ending, ready)

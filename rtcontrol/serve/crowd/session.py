@@ -75,6 +75,7 @@ class CrowdSession(SessionThread):
         if isinstance(action, SendCalls):
             for calls in wire.in_batches(action.calls):
                 self.send(wire.CallMany(session=self.session.token, t_server_ns=time.monotonic_ns(), calls=calls))
+            self.slow_down()
         elif isinstance(action, SendError):
             self.owner.handle(session_events.LoopError(self.session, action.error))
         elif isinstance(action, ev.Instruct):

@@ -430,6 +430,45 @@ def sent_until_closed(bench: Bench, wire: Wire, size: int) -> int:
     return count
 
 
+def run_paced(bench: Bench, sessions: list[Session], cost_us: int, seconds: int) -> list[int]:
+    """Let sessions whose clients set the pace decide one after another as often as they may, at `cost_us` a call.
+    Return how many calls each had."""
+    cpu, free, counts, end = (
+        [0] * len(sessions),
+        [bench.now] * len(sessions),
+        [0] * len(sessions),
+        bench.now + seconds * S,
+    )
+    while bench.now < end:
+        n = min(range(len(sessions)), key=lambda n: free[n])
+        bench.now = max(bench.now, free[n]) + 1000 * cost_us
+        cpu[n] += 1000 * cost_us
+        counts[n] += 1
+        pause_s = bench.handle(ev.ThreadTime(sessions[n], cpu[n]))
+        free[n] = bench.now + round((pause_s or 0) * 1e9)
+    return counts
+
+
+def test_clients_that_set_the_pace_keep_to_their_part(bench: Bench) -> None:
+    paced = [bench.enter(pacing="client")[1] for _ in range(2)]
+    assert run_paced(bench, paced[:1], 125, 2)[0] > 2_000  # the others are idle
+    run_paced(bench, paced, 125, 2)
+    counts = run_paced(bench, paced, 125, 10)
+    assert [count / 10 for count in counts] == [pytest.approx(500, rel=0.1)] * 2  # of half a tick
+    assert 450 < bench.core.ticks_per_s() < 550 and "slowed down to 250 ticks a second" in "".join(bench.lines)
+    bench.hello(wire := Wire(), hz=60.0)
+    assert wire.code() == "busy"
+
+
+def test_crowd_is_measured_by_its_processor_time(bench: Bench) -> None:
+    bench.enter(hz=20.0)
+    session = bench.enter(crowd=True, hz=1.0)[1]
+    run_paced(bench, [session], 250, 4)
+    assert session.ticks_per_s == pytest.approx(480, abs=10)  # all but the other session's 20
+    bench.handle(ev.ThreadTime(session, 1_000_000))  # a new thread, after a resume
+    assert session.ticks_per_s == pytest.approx(480, abs=10)
+
+
 def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
