@@ -26,8 +26,7 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick: a period of the loop, from its scheduled start (release) on. A timestamp is 0 if the tick ended before
-    it.
+    """A tick, which is a period of the loop from its scheduled start (release) on. A timestamp is 0 if not reached.
 
     `skip` has record fields about releases that were skipped before this tick. `schedstats` has the contents of the
     schedstat files of the loop's, actuator's and decider's threads when the tick started, `schedstats_before` those at
@@ -63,7 +62,7 @@ class Command:
 
     `fresh` is the emission (message to the environment) to send if the call acted, `void` the emission if the call's
     epoch was over. `requested_ns` is when the decision was requested. `demand` counts the demands for safe calls before
-    this command. `block_reason` is the reason why the call may not act any more, or None; it is never reset to None."""
+    this command. `block_reason` is the reason why the call must not act any more, or None; it is never reset to None."""
 
     tick: int
     call: Call
@@ -92,8 +91,8 @@ class Completion:
 class SafeAttempt:
     """The result of one attempt to execute a safe call. `call` is None if the agent has no safe call.
 
-    `active` is True if all demanded safe calls are active now. `world_over` is True if the environment has ended, so it
-    did not accept the call (`acted` is False), or will not step with the call (`acted` is True)."""
+    `active` is True if all demanded safe calls are active now. `world_over` is True if the environment has ended: it
+    did not accept the call (`acted` is False), or it will not step any more (`acted` is True)."""
 
     call: Call | None
     why: str
@@ -181,9 +180,9 @@ class LowConfidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """Scheduler statistics of one thread. `state` is the kernel's letter, or X if the thread has ended. `ran_ns` is the
-    thread's time on a processor, `delayed_ns` its time waiting for a processor, both since its start. `major_faults`,
-    and `throttled_ns` of its control group, are since the previous sample. Values that the kernel lacks are None."""
+    """Scheduler statistics of one thread. `state` is the kernel's one-letter state code, or X if the thread has ended.
+    `ran_ns` is the thread's time on a processor, `delayed_ns` its time waiting for one, both since its start.
+    `major_faults`, and `throttled_ns` of its control group, are since the previous sample. Unknown values are None."""
 
     role: str
     state: str | None = None
@@ -226,7 +225,7 @@ Event = Any  # one of the types in `EVENT_HANDLERS` of loop/core.py
 
 
 class TimerFired:
-    """The event that `LoopCore.wake_ns` is reached, or no other event came. The first TimerFired starts the ticks."""
+    """The event that `LoopCore.wake_ns` is reached, or a wait ended without an event. The first one starts ticks."""
 
 
 @dataclass(slots=True)
@@ -396,7 +395,7 @@ class Instruct:
 
 @dataclass(slots=True)
 class ShowApproval:
-    """The action to show the operator a call that waits for approval; None if no call waits any more."""
+    """The action to show the operator a call that waits for approval. `approval` is None if no call waits any more."""
 
     approval: PendingApproval | None
 
@@ -435,6 +434,6 @@ class TakeSample:
 
 @dataclass(slots=True)
 class StopRun:
-    """The action to stop the run, after which no further tick starts. `why` is the reason."""
+    """The action to stop the run: no further tick starts. `why` is the reason."""
 
     why: str

@@ -1,4 +1,4 @@
-"""The settings of all commands, as one tree. Each is declared once, with its default, its bounds and a line of help.
+"""Define the settings of all commands as one tree. A setting is declared once, with default, bounds and help text.
 
 A setting is a field of an options class, or a parameter of a command's function (`rtcontrol/cli`). Its name is the
 Python keyword. Its path, such as `loop.hold_ms`, is the name in `--set loop.hold_ms=300`, in `--config FILE` and in
@@ -95,8 +95,7 @@ class Setting:
         return ", ".join(f"{sign} {limit:,g}" for sign, limit in limits if limit < LONGEST)
 
     def typed_value(self, value: Any, source_text: str) -> Any:
-        """Convert a value to the setting's type, and check it. Raises UserError, which quotes the user's
-        `source_text`."""
+        """Convert a value to the setting's type, and check it. Raises UserError, which quotes `source_text`."""
         try:
             result = self._type_adapter.validate_python(self._parse_text(value))
             if isinstance(result, float) and math.isnan(result):
@@ -137,7 +136,7 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     **bounds: Any,
 ) -> Any:
-    """Declare a setting as a field or a parameter. `leaf` and `flag` are its other names in paths and flags."""
+    """Declare a setting as a field or a parameter. `leaf`, `flag`: its names in paths and flags, if they differ."""
     info = Field(description=help, **bounds)
     metadata = {"group": group, "setting": info, "leaf": leaf, "flag": flag, "choices": choices, "parse": parse}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
@@ -303,7 +302,7 @@ class SharedOptions:
             "record.pictures and record.observations=no": self.record_pictures and self.record_observations == "no",
         }
         for names in (names for names, both_set in exclusive.items() if both_set):
-            raise UserError(f"{names} exclude each other.", "Leave one of them out.")
+            raise UserError(f"{names} exclude each other.", "Set only one of them.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """`rtcontrol bench decide`: compare methods of decoding a call: one packed pass, token by token, and generated JSON.
 
-Each method has a session of the same model. All methods decide each situation, in an order that rotates, and reuse the
-cached tokens that the prompt shares with their previous tick. A time is measured from the observation text to the typed
-call, including tokenising and parsing. The lower bound ("floor") is a bare forward pass over the uncached prompt tokens
-and only those tree nodes that lead to the call; everything else is prepared before the measurement.
+Each method has a session of the same model, and decides each situation; the order of the methods rotates. A method
+reuses the cached tokens that the prompt shares with its previous prompt. A time is measured from the observation text
+to the typed call, including tokenising and parsing. The lower bound ("floor") is a forward pass over the uncached
+prompt tokens and only those tree nodes that lead to the call; everything else is prepared before the measurement.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import llguidance
 import numpy as np
 
-from rtcontrol.bench.situations import Situation, schemas, situations
-from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summaries
+from rtcontrol.bench.situations import Situation, situations, tool_lists
+from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summarize
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
@@ -58,12 +58,12 @@ class DecideBench:
         self._round = 0
 
     def measure(self, situation: Situation) -> tuple[dict[str, float], dict[str, Any]]:
-        """Let all methods decide one situation. Return the milliseconds by method, and counts of tokens and passes."""
+        """Let all methods decide one situation. Return milliseconds by method, and counts of tokens and passes."""
         texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
-        call = self._scout.decide(*texts).call  # this decision, which is not measured, selects the floor's nodes
+        call = self._scout.decide(*texts).call  # not measured; this decision selects the tree nodes of the floor
         walked = self._walked_nodes()
-        assert call is not None, "the benches' agents always call"
+        assert call is not None, "the agents of benchmarks decide no null call"
         self._floor.start(prompt, len(walked))
         tokens, places, rows = self._floor.rows(walked)
         runs: dict[str, Callable[[], Any]] = {"bare_forward": lambda: self.runner.model.forward(tokens, places, [rows])}
@@ -95,7 +95,7 @@ class DecideBench:
         return [*self._prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
     def _walked_nodes(self) -> list[Node]:
-        """Return the tree nodes at which the scout's decision made choices, and the nodes that lead to them."""
+        """Return the tree nodes at which the last decision of `_scout` chose a token, and the nodes above these."""
         nodes: list[Node] = []
         placed: dict[HeadNode, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited_nodes:
@@ -119,7 +119,7 @@ def measure(model: str, agent: str, dtype: str, decisions: int, progress: Progre
     done = count(1)
     results: dict[str, Any] = {}
     for name in names:
-        spec = DeciderSpec(model, tuple(schemas(agent)[name]), dtype=dtype)
+        spec = DeciderSpec(model, tuple(tool_lists(agent)[name]), dtype=dtype)
         results[name] = bench_tools(spec, each, lambda: progress(next(done), len(names) * len(each)))
     return {"bench": "decide", "agent": agent, "model": model, "schemas": results}
 
@@ -135,7 +135,7 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
             gc.collect(1)
     times, counts = zip(*measured[WARM_UP:], strict=True)
     return {
-        "ms": summaries(WAYS, times),
+        "ms": summarize(WAYS, times),
         "tokens": {name: float(np.median([c[name] for c in counts])) for name in counts[0] if name != "agree"},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),
@@ -145,8 +145,8 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
 
 
 class JsonWriter:
-    """A baseline that generates calls as JSON text after a prompt. Each token takes a forward pass. With `skip`, tokens
-    that the tools' grammar forces are added to the pass of the next free token."""
+    """A baseline that generates calls as JSON text, with a forward pass for each token. If `skip`, tokens that the
+    grammar of the tools forces have no separate pass: they are added to the pass of the next token with a choice."""
 
     def __init__(
         self, runner: Runner, tokenizer: STTokenizer, tools: Sequence[ToolSchema], prefix: Sequence[int], skip: bool
@@ -154,7 +154,7 @@ class JsonWriter:
         self._runner, self._tokenizer, self._skip = runner, tokenizer, skip
         self._vocabulary = runner.caps.vocabulary
         self._handle, _ = runner.open(prefix)
-        self._matcher = matcher(tokenizer, tools, self._vocabulary) if skip else None
+        self._matcher = create_matcher(tokenizer, tools, self._vocabulary) if skip else None
         self.passes = self.nodes = 0  # forward passes and tokens of the last call
 
     def write(self, prompt: Sequence[int], call: Call) -> Call:
@@ -163,37 +163,37 @@ class JsonWriter:
         # The first pass begins with the prompt's last token, to get the scores of the first generated token.
         self._handle.start(prompt[:-1], reserve=1)
         text = json.dumps(call.to_dict())
-        write = self._choices if self._skip else self._tokens
-        return Call.from_dict(json.loads(self._tokenizer.decode(write(prompt[-1], text))))
+        generate = self._generate_choices if self._skip else self._generate_tokens
+        return Call.from_dict(json.loads(self._tokenizer.decode(generate(prompt[-1], text))))
 
-    def _tokens(self, last: int, text: str) -> list[int]:
+    def _generate_tokens(self, last: int, text: str) -> list[int]:
         written: list[int] = []
         for token in self._tokenizer.encode(text):
-            self._pass([written[-1] if written else last], token)
+            self._run_pass([written[-1] if written else last], token)
             written.append(token)
         return written
 
-    def _choices(self, last: int, text: str) -> list[int]:
+    def _generate_choices(self, last: int, text: str) -> list[int]:
         assert self._matcher is not None
         matcher, chain = self._matcher.deep_copy(), [last]
         written: list[int] = []
         while True:
-            certain = forced_tokens(matcher, self._tokenizer)
-            written += certain
-            chain += certain
+            forced = forced_tokens(matcher, self._tokenizer)
+            written += forced
+            chain += forced
             if matcher.is_accepting():
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
             stop = ChoicePoint(legal_tokens(matcher))
             if not stop.legal[token]:
                 raise ValueError(f"{text!r} is not a text of the grammar at {token}")
-            self._pass(chain, token, stop.few)
+            self._run_pass(chain, token, stop.few)
             matcher.consume_token(token)
             written.append(token)
             chain = [token]
 
-    def _pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
-        """Run a forward pass over the tokens of `chain`, and choose `token` next, from `few` tokens or from all."""
+    def _run_pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
+        """Run a forward pass over `chain`, and choose `token` as the next token, from the tokens `few` or from all."""
         first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
         if few:
@@ -203,14 +203,14 @@ class JsonWriter:
             mask[0, token] = True
             query = ScoreQuery(last, masks=mask)
         tree = Tree(chain, range(first - 1, end - 1), range(first, end), [query])
-        ((found,),) = self._runner.run([WorkItem(self._handle, tree)])[0]
-        if len(found) != len(few) if few else found[0] != token:
+        ((scores,),) = self._runner.run([WorkItem(self._handle, tree)])[0]
+        if len(scores) != len(few) if few else scores[0] != token:
             raise ValueError(f"the runner returned no scores of {few}, or not the token {token}")
         self.passes += 1
 
 
-def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """Return a matcher for the JSON texts of all calls of the tools, in the style of `json.dumps`."""
+def create_matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
+    """Return a grammar matcher for the JSON texts of all calls of the tools, as `json.dumps` formats them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).tables.tokens, grammar)
@@ -226,20 +226,20 @@ def legal_tokens(matcher: Any) -> np.ndarray:
 
 def forced_tokens(matcher: Any, tokenizer: STTokenizer) -> list[int]:
     """Return the tokens that the grammar forces next, and advance the matcher past them. If all legal tokens are
-    beginnings of the same forced text, the longest of them counts as forced."""
-    found: list[int] = []
+    prefixes of the same forced text, the longest of them counts as forced."""
+    forced: list[int] = []
     while True:
-        certain = list(matcher.compute_ff_tokens())
-        text = "" if certain else matcher.compute_ff_bytes().decode(errors="ignore")
+        next_tokens = list(matcher.compute_ff_tokens())
+        text = "" if next_tokens else matcher.compute_ff_bytes().decode(errors="ignore")
         if text and len(ids := np.flatnonzero(legal_tokens(matcher))) <= FEW:
             pieces = {tokenizer.decode([int(i)]): int(i) for i in ids}
             if all(map(text.startswith, pieces)):
-                certain = [pieces[max(pieces, key=len)]]
-        if not certain:
-            return found
-        for token in certain:
+                next_tokens = [pieces[max(pieces, key=len)]]
+        if not next_tokens:
+            return forced
+        for token in next_tokens:
             matcher.consume_token(token)
-        found += certain
+        forced += next_tokens
 
 
 def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:

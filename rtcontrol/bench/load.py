@@ -1,4 +1,4 @@
-"""`rtcontrol bench load`: count and time the calls that one server sends to many clients."""
+"""`rtcontrol bench load`: count the calls that one server sends to many clients, and measure their latency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from rtcontrol.bench.timing import Progress
-from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong
+from rtcontrol.bench.wire import TEXT, Servers, WireSession, connect_dealer, free_port, hello, pong
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol_client.wire import decode_msgpack, encode_msgpack
@@ -24,7 +24,7 @@ class LoadClient:
     """A client that sends two observations per period of the server's ticks, and stores the calls that it receives."""
 
     def __init__(self, endpoint: str, hz: float) -> None:
-        self.socket = dealer(endpoint)
+        self.socket = connect_dealer(endpoint)
         self.due = time.monotonic()
         self._hz = hz
         self.session: WireSession | None = None
@@ -39,12 +39,12 @@ class LoadClient:
 
     def receive(self) -> None:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._take(decode_msgpack(self.socket.recv_multipart()))
+            self._handle_message(decode_msgpack(self.socket.recv_multipart()))
 
     def _send_message(self, message: Message) -> None:
         self.socket.send_multipart(encode_msgpack(message))
 
-    def _take(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         now = time.monotonic_ns()
         if isinstance(message, Welcome):
             self.session = WireSession(message)
@@ -57,8 +57,8 @@ class LoadClient:
         elif isinstance(message, Bye):
             raise UserError(f"The server ended a session ({message.reason}).", "See its log lines above.")
 
-    def missing(self) -> int:
-        """Return the number of ticks between the first and the last received call whose call did not arrive."""
+    def missing_calls(self) -> int:
+        """Return for how many ticks, between those of the first and the last received call, no call arrived."""
         ticks = {call.tick for call, _ in self.calls}
         return max(ticks) - min(ticks) + 1 - len(ticks) if ticks else 0
 
@@ -73,7 +73,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         opened = [LoadClient(endpoint, hz) for _ in range(clients)]
         _drive_clients(opened, lambda: all(c.session for c in opened), WELCOME_S, lambda s: None)
         if not all(c.session for c in opened):
-            raise UserError(f"Some clients got no welcome within {WELCOME_S:g} s.", "Reduce bench.clients.")
+            raise UserError(f"Some clients received no welcome within {WELCOME_S:g} s.", "Reduce bench.clients.")
         _drive_clients(opened, lambda: False, WARM_UP_S, lambda s: None)
         for client in opened:
             client.calls.clear()
@@ -88,7 +88,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         "model": model,
         "calls": len(calls),
         "expected": round(clients * hz * seconds),
-        "missing": sum(client.missing() for client in opened),
+        "missing": sum(client.missing_calls() for client in opened),
         "misses_by_cause": dict(Counter(call.cause for call, _ in calls if call.cause is not None)),
         "way_ms": Histogram(ms for _, ms in calls).summary(),
     }
@@ -98,14 +98,14 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
 def _drive_clients(
     clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
-    """Let all clients observe and receive calls until `done()`, or for `seconds`. `step` gets the elapsed seconds."""
+    """Let all clients observe and receive calls for `seconds`, or until `done()`. `step` gets the elapsed seconds."""
     poller = zmq.Poller()
     for client in clients:
         poller.register(client.socket, zmq.POLLIN)
     by_socket = {client.socket: client for client in clients}
     order = deque(sorted(clients, key=lambda client: client.due))  # all clients observe at the same rate
-    began = time.monotonic()
-    while not done() and (elapsed := time.monotonic() - began) < seconds:
+    started = time.monotonic()
+    while not done() and (elapsed := time.monotonic() - started) < seconds:
         step(elapsed)
         wait_ms = max(0, int(1e3 * (order[0].due - time.monotonic())))
         for sock, _ in poller.poll(min(wait_ms, 100)):

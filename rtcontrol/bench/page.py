@@ -13,12 +13,12 @@ PAGE = Path("docs/benchmarks.md")
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
 
 
-def fill(text: str, folder: Path) -> str:
-    """Return the page with each block `<!-- NAME -->` filled with the table and the machine of NAME.json."""
-    return BLOCK.sub(lambda match: f"<!-- {match[1]} -->\n{_block(folder / match[1])}\n<!-- /{match[1]} -->", text)
+def fill_page(text: str, folder: Path) -> str:
+    """Replace the content of each block `<!-- NAME -->` of a page by the table and the machine that NAME.json has."""
+    return BLOCK.sub(lambda match: f"<!-- {match[1]} -->\n{_content(folder / match[1])}\n<!-- /{match[1]} -->", text)
 
 
-def _block(path: Path) -> str:
+def _content(path: Path) -> str:
     document = json.loads(path.with_suffix(".json").read_text("utf-8"))
     machine = document["machine"]
     gpu = f"{machine['gpu']}; " if "gpu" in machine else ""
@@ -30,4 +30,4 @@ def _block(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text("utf-8"), PAGE.with_suffix("")), "utf-8")
+    PAGE.write_text(fill_page(PAGE.read_text("utf-8"), PAGE.with_suffix("")), "utf-8")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtcontrol.bench.situations import Situation, schemas, situations
-from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summaries
+from rtcontrol.bench.situations import Situation, situations, tool_lists
+from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summarize
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 
@@ -30,18 +30,18 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
     """Return the result document of `bench serving`: each method's times from text to call. Raises UserError."""
     if find_spec("vllm") is None:
         raise UserError(f"{sys.executable} has no vllm.", INSTALL)
-    from rtcontrol.bench.vllm_ways import BestForm, InProcess, JsonForm
+    from rtcontrol.bench.vllm_ways import JsonCalls, SimpleToolHeads, VllmEngine
 
     each = situations(MODEL, decisions + WARM_UP)
-    spec = DeciderSpec(MODEL, tuple(schemas(MODEL)["bundled"]), dtype=dtype)
+    spec = DeciderSpec(MODEL, tuple(tool_lists(MODEL)["bundled"]), dtype=dtype)
     ours = spec.build()
     kind = ours.info()["dtype"]
-    engine = InProcess(ours.checkpoint.folder, kind, torch.get_num_threads())
-    best = BestForm(ours, engine)
+    engine = VllmEngine(ours.checkpoint.folder, kind, torch.get_num_threads())
+    best = SimpleToolHeads(ours, engine)
     ways: dict[str, Callable[[Situation], Any]] = {
         OURS: lambda one: ours.decide(one.observation, one.instruction),
         HEADS: best.decide,
-        JSON: JsonForm(ours, engine).decide,
+        JSON: JsonCalls(ours, engine).decide,
     }
     watch = Stopwatch(torch.device("cpu"))
     rounds: list[dict[str, float]] = []
@@ -60,7 +60,7 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
             progress(i + 1, len(each))
             gc.collect(1)
     result = {
-        "ms": summaries(ways, rounds[WARM_UP:]),
+        "ms": summarize(ways, rounds[WARM_UP:]),
         "counts": {name: round(float(np.mean([n[name] for n in counts[WARM_UP:]])), 3) for name in counts[0]},
         "decisions": decisions,
         "heads": len(ours.plan.heads),

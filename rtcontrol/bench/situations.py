@@ -1,4 +1,4 @@
-"""Situations for benchmarks: instructions and observations of consecutive ticks, while a scripted expert acts."""
+"""Create situations for benchmarks: instructions and observations of consecutive ticks of a scripted expert."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ class Situation(NamedTuple):
     observation: str
 
 
-def agent_of(model: str, agent: str | None = None) -> str:
-    """Return the agent for a benchmark of a model: `agent` if not None, else the agent of a bundled model, else lander.
-    Raises UserError for an unknown agent."""
+def agent_for_model(model: str, agent: str | None = None) -> str:
+    """Return the name of the agent for a benchmark of a model: `agent`, or the bundled agent of this model, or lander.
+    Raises UserError if `agent` is unknown."""
     if agent not in (None, *registry.AGENTS):
         raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(registry.AGENTS)}.")
     return agent or (model if model in registry.AGENTS else "lander")
 
 
 def situations(agent: str, count: int) -> list[Situation]:
-    """Return `count` situations of consecutive ticks at 16 Hz. Each episode has the next of the agent's goals. The
-    scripted expert acts, and reads the state from the observation text."""
-    skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
+    """Return `count` situations of consecutive ticks at 16 Hz, in episodes that the scripted expert plays. Each episode
+    has the next of the agent's goals."""
+    skill, result = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, goal in enumerate(cycle(skill.goals)):
         world = skill.make()
-        carry = StepAccumulator(world.step_s)
+        accumulator = StepAccumulator(world.step_s)
         world.judge_by(goal)
         world.reset(FIRST_SEED + episode)
         for _ in range(TICKS):
-            if len(found) == count:
-                return found
-            seen = skill.observe(world.observe())
-            found.append(Situation(goal.text(), seen))
-            call = skill.expert(skill.parse_observation(seen), goal)
+            if len(result) == count:
+                return result
+            observation = skill.observe(world.observe())
+            result.append(Situation(goal.text(), observation))
+            call = skill.expert(skill.parse_observation(observation), goal)
             world.bindings[call.name](**call.arguments)
-            for _ in range(carry.steps(round(1e9 / HZ))):
+            for _ in range(accumulator.steps(round(1e9 / HZ))):
                 world.step()
             if world.outcome() is not None:
                 break
     raise AssertionError("episodes never end")
 
 
-def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
-    """Return two lists of tools: `bundled` are the agent's, and `long` are from `rtcontrol/bench/schemas/long.json`.
+def tool_lists(agent: str) -> dict[str, list[dict[str, Any]]]:
+    """Return two lists of tools: `bundled` is the agent's list, and `long` is in `rtcontrol/bench/schemas/long.json`.
 
     The long tools have 20 function names and three enums. With the lander's tokenizer, the longest enum value has 8
     tokens, and the values differ from the 1st, 3rd or 6th token on."""

@@ -8,7 +8,7 @@ from rtcontrol.telemetry.table import Document, FigureTable, ms_text
 
 
 def label(way: str) -> str:
-    """Return the name of a method as a table shows it."""
+    """Return the display name of a method."""
     return way.replace("_", " ")
 
 
@@ -63,7 +63,7 @@ def wire(document: Document) -> list[FigureTable]:
 
 
 def load(document: Document) -> list[FigureTable]:
-    """Return a table of the calls that many clients of one server received."""
+    """Return a table with counts and latencies of the calls that many clients of one server received."""
     rows = []
     for case in document["cases"]:
         times = case["way_ms"]

@@ -1,4 +1,4 @@
-"""Measure times under equal conditions for all methods: number of threads, no garbage collection, empty GPU queue."""
+"""Measure times under equal conditions: the same number of threads, no garbage collection, an empty GPU queue."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def wait_for_device(device: torch.device) -> None:
 
 @contextmanager
 def loop_conditions(runner: TorchRunner) -> Iterator[int]:
-    """Run the block under the conditions of the control loop: with the runner's number of threads, which is yielded,
-    and without automatic garbage collection."""
+    """Set the conditions of the control loop in the context: the runner's number of threads, which is yielded, and no
+    automatic garbage collection."""
     before = torch.get_num_threads()
     torch.set_num_threads(runner.threads or before)
     gc.collect()
@@ -53,8 +53,8 @@ def loop_conditions(runner: TorchRunner) -> Iterator[int]:
         gc.enable()
 
 
-def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the percentiles of the times (ms) of each method; `rounds` has the times by method of each round."""
+def summarize(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return percentiles of the times of each method. `rounds`: for each round, the milliseconds by method."""
     return {way: Histogram(ms[way] for ms in rounds).summary() for way in ways}
 
 

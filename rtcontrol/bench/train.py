@@ -61,12 +61,12 @@ def _model(gpu: bool) -> Any:
 
 
 def random_groups(count: int) -> list[EncodedRow]:
-    """Return random samples of the size of single calls in public data sets. Prompts share no beginning. A call has a
-    name of 4 to 9 tokens and two or three values of 1 to 6 tokens, each with an end token; other heads are null."""
+    """Return random samples of the size of calls in public data sets. Prompts have no common prefix. A call has a name
+    of 4 to 9 tokens and two or three values of 1 to 6 tokens, each with an end token; other heads are null."""
     rng = random.Random(0)
 
-    def ids(least: int, most: int) -> tuple[int, ...]:
-        return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(least, most)))
+    def ids(minimum: int, maximum: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(minimum, maximum)))
 
     def head(value: tuple[int, ...]) -> HeadTarget:
         start = (rng.randrange(VOCABULARY), *value)
@@ -81,8 +81,8 @@ def random_groups(count: int) -> list[EncodedRow]:
 
 
 def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
-    """Return the batches of each method. Separate sequences are sorted by length, so that they need little padding."""
-    sequences = sorted(separate_batches((1,), groups), key=lambda one: one.tokens.shape[1])
+    """Return the batches of each method. Separate sequences are sorted by length, to need little padding."""
+    sequences = sorted(separate_batches((1,), groups), key=lambda sequence: sequence.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {}
     for n in (8, 32, 64):
         parts = [pad_batches(sequences[i : i + n]) for i in range(0, len(sequences), n)]

@@ -39,8 +39,8 @@ JSON_MOST = 256
 BLOCK = 32  # the smallest block size of attention on a CPU
 
 
-class InProcess:
-    """vLLM's engine in this process with the fastest settings: token ids, small blocks, no text, only final outputs."""
+class VllmEngine:
+    """vLLM's engine in this process, with its fastest settings: token ids, small blocks, only final outputs."""
 
     def __init__(self, folder: Path, dtype: str, threads: int) -> None:
         # The folder has only the tokenizer's files. If there were a `config.json`, transformers 5 would use the default
@@ -87,10 +87,10 @@ def _params(most: int, stops: list[int], **more: Any) -> SamplingParams:
     )
 
 
-class BestForm:
+class SimpleToolHeads:
     """SimpleTool's heads as parallel requests, which start in the same engine step and end at stop tokens."""
 
-    def __init__(self, decider: STDecider, engine: InProcess) -> None:
+    def __init__(self, decider: STDecider, engine: VllmEngine) -> None:
         self._decider, self._engine = decider, engine
         stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
         self._params = _params(MOST, stops, skip_special_tokens=False)
@@ -105,17 +105,17 @@ class BestForm:
         return [[*self._prefix, *suffix, head.head_id] for head in self._decider.plan.heads]
 
 
-class JsonForm:
-    """A method that generates a call as JSON; vLLM's grammar allows only calls of the tools."""
+class JsonCalls:
+    """A method that generates a call as JSON. vLLM's grammar allows only calls of the tools."""
 
-    def __init__(self, decider: STDecider, engine: InProcess) -> None:
+    def __init__(self, decider: STDecider, engine: VllmEngine) -> None:
         self._decider, self._engine = decider, engine
         grammar = StructuredOutputsParams(json=json.dumps(json_schema(decider.plan.tools)))
         self._params = _params(JSON_MOST, [decider.tokenizer.special_id(END)], structured_outputs=grammar)
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> Call | None:
-        """Return the call generated after SimpleTool's prompt; None if the text is not a valid call."""
+        """Return the call that is generated after SimpleTool's prompt, or None if the text is not a valid call."""
         suffix = self._decider.template.suffix_ids(one.instruction, one.observation)
         (ids,) = self._engine.run([[*self._prefix, *suffix]], self._params, "json")
         text = self._decider.tokenizer.decode(ids).removesuffix(END)

@@ -32,8 +32,8 @@ class Servers(ExitStack):
         """Run `python ARGUMENTS`, and wait until the process listens on the port. Raises UserError."""
         process = Popen([sys.executable, *arguments], stdout=DEVNULL, start_new_session=True)
         self.callback(_end, process)
-        give_up = time.monotonic() + START_S
-        while process.poll() is None and time.monotonic() < give_up:
+        end_s = time.monotonic() + START_S
+        while process.poll() is None and time.monotonic() < end_s:
             with closing(socket.socket()) as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
@@ -57,12 +57,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def dealer(endpoint: str) -> Any:
+def connect_dealer(endpoint: str) -> Any:
     """Return a DEALER socket that is connected to `endpoint`, with a timeout of `TIMEOUT_MS`."""
-    dealing: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-    dealing.linger, dealing.rcvtimeo, dealing.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
-    dealing.connect(endpoint)
-    return dealing
+    dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    dealer.linger, dealer.rcvtimeo, dealer.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
+    dealer.connect(endpoint)
+    return dealer
 
 
 BLOCK = 20
@@ -71,20 +71,20 @@ TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
 
 
 def hello(agent: str, **options: Any) -> messages.Hello:
-    """Return the benchmark's hello, the first message of a client; by default the client sets the pace."""
+    """Return a Hello, the first message of a client. By default the client sets the pace of ticks."""
     client = messages.Program(name="bench", language="python")
     named = {"pacing": "client", **options}
     return messages.Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
 
 
 def pong(ping: Ping) -> messages.Pong:
-    """Return the answer to a ping. Without answers, the server closes the session."""
+    """Return the response to a Ping. The server closes a session that does not respond."""
     now = time.monotonic_ns()
     return messages.Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
 
 class WireSession:
-    """The client's side of a session: makes observations and recognizes their calls, without a transport."""
+    """The client's side of a session, without a transport. It creates observations and recognizes their calls."""
 
     def __init__(self, welcome: Message) -> None:
         if not isinstance(welcome, Welcome):
@@ -97,7 +97,7 @@ class WireSession:
         token, epoch = self.welcome.session, self.welcome.epoch
         return messages.Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
 
-    def answered(self, message: Message) -> bool:
+    def is_call_for_last(self, message: Message) -> bool:
         """Return whether the message is the call for the last observation. Raises UserError for an error message."""
         if isinstance(message, messages.ErrorMessage):
             raise UserError(f"The server refused an observation: {message.message}", message.remedy)
@@ -108,7 +108,7 @@ class Echo:
     """The lower bound of round trips: a DEALER sends bytes to a ROUTER, which returns them without decoding them."""
 
     def __init__(self, endpoint: str, body: bytes) -> None:
-        self._socket, self._body = dealer(endpoint), body
+        self._socket, self._body = connect_dealer(endpoint), body
 
     def trip(self) -> None:
         self._socket.send(self._body)
@@ -128,7 +128,7 @@ class ZeroMQ:
 
     def trip(self) -> None:
         self._send(self._session.observe(TEXT))
-        while not self._session.answered(self._receive()):
+        while not self._session.is_call_for_last(self._receive()):
             pass
 
     def _receive(self) -> Message:
@@ -137,7 +137,7 @@ class ZeroMQ:
         return message
 
     def _open(self, endpoint: str) -> Any:
-        return dealer(endpoint)
+        return connect_dealer(endpoint)
 
     def _send(self, message: Message) -> None:
         self._socket.send_multipart(encode_msgpack(message))
@@ -186,7 +186,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
 
 
 def _connect_methods(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
-    """Start all servers, and then connect a client of each method; earlier clients would be dropped as silent."""
+    """Start all servers, and then connect a client for each method. (A client that waits too long is dropped.)"""
     port, ports = free_port(), {name: (free_port(), free_port()) for name in ("null", "model")}
     servers.start(port, "-m", "rtcontrol.bench.wire", str(port))
     for name, (wire, web) in ports.items():
@@ -205,8 +205,8 @@ def _sample_bytes() -> bytes:
     return encode_msgpack(WireSession(welcome).observe(TEXT))[0]
 
 
-def echo(port: int) -> None:
-    """Run the echo server: return every message to its sender, by a bare ROUTER socket."""
+def run_echo_server(port: int) -> None:
+    """Return every message to its sender, by a ZeroMQ ROUTER socket on the port."""
     router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     router.bind(f"tcp://127.0.0.1:{port}")
     while True:
@@ -214,4 +214,4 @@ def echo(port: int) -> None:
 
 
 if __name__ == "__main__":
-    echo(int(sys.argv[1]))
+    run_echo_server(int(sys.argv[1]))

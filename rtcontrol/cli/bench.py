@@ -61,9 +61,9 @@ def bench(
 
 
 def _agent_of_model(model: str) -> str:
-    from rtcontrol.bench.situations import agent_of
+    from rtcontrol.bench.situations import agent_for_model
 
-    return agent_of(model)
+    return agent_for_model(model)
 
 
 def _measure_and_show(what: str, arguments: tuple[Any, ...], line: CommandLine) -> None:

@@ -97,12 +97,12 @@ def quantize(
 
     Example: `rtcontrol models quantize lander runs/lander-gptq --set train.python=quant/bin/python`
     """
-    from rtcontrol.bench.situations import agent_of, schemas, situations
+    from rtcontrol.bench.situations import agent_for_model, situations, tool_lists
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
 
-    whose = agent_of(model, agent)
-    spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]))
+    whose = agent_for_model(model, agent)
+    spec = DeciderSpec(model, tuple(tool_lists(whose)["bundled"]))
     original = spec.build()
     folder = original.checkpoint.folder
     work.check_quantization(folder, scheme, out)

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from rtcontrol.bench.page import BLOCK, fill
+from rtcontrol.bench.page import BLOCK, fill_page
 from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from tests.helpers.processes import ROOT
@@ -35,7 +35,7 @@ def saved(times: dict[str, dict[str, float]]) -> str:
 
 
 def test_page_has_tables_of_json_files() -> None:
-    assert fill(PAGE, FOLDER) == PAGE, "run `python -m rtcontrol.bench.page`"
+    assert fill_page(PAGE, FOLDER) == PAGE, "run `python -m rtcontrol.bench.page`"
     assert {f"{match[1]}.json" for match in BLOCK.finditer(PAGE)} == {path.name for path in FILES}
     assert len(PAGE.split()) <= 3_000
 
