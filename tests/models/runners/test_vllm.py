@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bench.situations import schemas, situations
+from rtcontrol.bench.situations import situations, tool_lists
 from tests.helpers.processes import ROOT
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
@@ -28,7 +28,7 @@ def ask(tmp_path: Path) -> Ask:
     """A function that runs a job of vllm_program.py."""
 
     def run(check: str, env: dict[str, str] | None = None, **job: Any) -> dict[str, Any]:
-        wanted = {"tools": schemas("lander")["bundled"], "dtype": "fp32", "check": check, **job}
+        wanted = {"tools": tool_lists("lander")["bundled"], "dtype": "fp32", "check": check, **job}
         wanted["asked"] = [(s.instruction, s.observation) for s in situations("lander", job.get("asked", 40))]
         path = tmp_path / "job.json"
         path.write_text(json.dumps(wanted))

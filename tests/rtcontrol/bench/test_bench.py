@@ -10,7 +10,7 @@ from commands import call, refused
 
 from rtcontrol.bench import decide
 from rtcontrol.bench.decide import JsonWriter
-from rtcontrol.bench.situations import schemas, situations
+from rtcontrol.bench.situations import situations, tool_lists
 from rtcontrol.models.decider import DeciderSpec
 
 CASES = [
@@ -25,7 +25,7 @@ def test_all_methods_make_the_same_decisions(
 ) -> None:
     monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
     steps: list[None] = []
-    spec = DeciderSpec(agent, tuple(schemas(agent)[tools]))
+    spec = DeciderSpec(agent, tuple(tool_lists(agent)[tools]))
     result = decide.bench_tools(spec, situations(agent, 12)[-5:], lambda: steps.append(None))
     assert len(steps) == 5 and result["agreement"] == 1.0 and result["decisions"] == 4
     tokens = result["tokens"]
@@ -37,7 +37,7 @@ def test_all_methods_make_the_same_decisions(
 
 
 def test_json_writes_the_call_and_skips_forced_tokens() -> None:
-    decider = DeciderSpec("lander", tuple(schemas("lander")["bundled"])).build()
+    decider = DeciderSpec("lander", tuple(tool_lists("lander")["bundled"])).build()
     prefix = decider.template.prefix_ids(decider.plan.tools)
     plain, skipping = (
         JsonWriter(decider.runner, decider.tokenizer, decider.plan.tools, prefix, skip) for skip in (False, True)
