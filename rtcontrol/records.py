@@ -62,7 +62,7 @@ class Command:
 
     `fresh` is the emission (message to the environment) to send if the call acted, `void` the emission if the call's
     epoch was over. `requested_ns` is when the decision was requested. `demand` counts the demands for safe calls before
-    this command. `block_reason` is the reason why the call must not act any more, or None; it is never reset to None."""
+    this command. `block_reason` is the reason why the call must not act, or None; it is never reset to None."""
 
     tick: int
     call: Call
