@@ -98,13 +98,14 @@ class ParameterReader:
 
     def _read_root(self, source: Any) -> dict[str, Any]:
         """Return the root schema without references, and with its unconditional parts merged."""
-        kinds = source.get("type") if isinstance(source, Mapping) else type(source).__name__
-        if not isinstance(source, Mapping) or "object" not in (
-            [kinds] if isinstance(kinds, str) else kinds or ["object"]
-        ):
+        root, kinds = {}, type(source).__name__
+        if isinstance(source, Mapping):
+            root = {key: value for key, value in source.items() if key != "nullable"}  # arguments are never null
+            root = merge_all_of(SchemaDocument(root, self._where, self._room).without_references(call=True))
+            kinds = root.get("type", "object")
+        if "object" not in ([kinds] if isinstance(kinds, str) else kinds):
             raise UserError(f"{self._where}: its parameters are of type {kinds!r}, not an object.", f"{SHAPE_HINT}.")
-        root = {key: value for key, value in source.items() if key != "nullable"}  # arguments are never null
-        return merge_all_of(SchemaDocument(root, self._where, self._room).without_references(call=True))
+        return root
 
     def _read_parameter(self, name: str, source: Any, required: bool) -> Parameter:
         where = f"{self._where}, parameter {quoted_name(name)}"

@@ -89,7 +89,7 @@ class ShapeWriter:
             if name in classes
             else part
             for name, part in schema["properties"].items()
-            if classes.get(name) != {ABSENT_CLASS}
+            if classes.get(name) != frozenset([ABSENT_CLASS])
         }
         must = {name for name, options in classes.items() if ABSENT_CLASS not in options}
         required = [name for name in properties if name in must or name in schema.get("required", ())]

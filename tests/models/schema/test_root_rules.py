@@ -195,3 +195,8 @@ def test_tool_without_possible_random_call_names_the_parameter(root: dict[str, A
     with pytest.raises(UserError, match=r"Tool go, parameter a: its values cannot be sampled") as error:
         check_random(tools)
     assert "enum or bounds" in error.value.remedy
+
+
+def test_refuses_parameters_that_refer_to_another_type() -> None:
+    with pytest.raises(UserError, match="its parameters are of type 'array', not an object"):
+        read({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}})
