@@ -90,7 +90,7 @@ class GatewayApp:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _missing_route(self, request: Request, error: Exception) -> Response:
-        # A path without a route is a file of the page, so a POST to it gets status 404.
+        # Paths without a route are files of the page, so other methods than GET get status 404 there.
         has_route = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
         status, code = (405, "method_not_allowed") if has_route else (404, "not_found")
         problem = f"This server does not support {request.method} {request.url.path[:80]}."

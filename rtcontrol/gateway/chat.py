@@ -43,7 +43,7 @@ class ToolCall(BaseModel):
         """Return the call with parsed arguments. If they are not a JSON object, raise Refusal about this `field`."""
         text = self.function.arguments
         try:
-            # Some clients send "null" or an empty string for a tool without parameters.
+            # If a tool has no parameters, some clients send "null" or an empty string.
             value = {} if text is None or text.strip() in ("", "null") else DECODER.decode(text)
             check_value(value, LIMITS)
         except (ValueError, RecursionError, WireError):
@@ -104,7 +104,7 @@ class SchemaFormat(BaseModel):
     json_schema: JsonSchema
 
 
-# Parameters that cannot change the answer: decisions are not sampled, and are never cut off.
+# Parameters that are ignored, because decisions are not sampled, and never cut off.
 IGNORED = {
     "temperature",
     "top_p",
@@ -130,7 +130,7 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = 1
-    logprobs: Literal[False] | None = None  # a reply has no log probabilities of tokens
+    logprobs: Literal[False] | None = None  # replies have no log probabilities of tokens
     top_logprobs: Literal[0] | None = None
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
     modalities: list[Literal["text"]] | None = None
@@ -284,7 +284,7 @@ def completion_events(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
     events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": answer.rtcontrol_field()}]
     if request.stream_options is not None and request.stream_options.include_usage:
         events.append({"choices": [], "usage": _usage(answer.timed)})
-    for event in events:  # in ASCII, since many clients end a line at U+2028, U+2029 or U+0085, too
+    for event in events:  # as ASCII: many clients also end lines at U+2028, U+2029 or U+0085
         yield f"data: {json.dumps({**envelope, **event})}\n\n"
     yield "data: [DONE]\n\n"
 

@@ -40,8 +40,8 @@ log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
 OPEN_TIMEOUT_S, MAX_OPENING = 60.0, 2
-ALIVE_CHECK_NS = 200_000_000  # time between two checks that the decoder is alive
-# The hint names only options of the server, because a request cannot choose a model.
+ALIVE_CHECK_NS = 200_000_000  # time between two checks whether the decoder is alive
+# This hint names only options of the server, because a request cannot choose a model.
 START_HINT = (
     "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
     "chat model (docs/engines.md)."
@@ -127,11 +127,11 @@ class TimedDecision:
     """A decision with its duration, and the results of `CheckpointGate`."""
 
     decision: Decision
-    latency_ms: float  # from the request's body until the decision
-    decide_ms: float  # in the decider
+    latency_ms: float  # time from the request's body to the decision
+    decide_ms: float  # time in the decider
     trained: bool | None = None  # whether the model was trained on the tools (None: unknown)
     warning: str | None = None
-    hold_reason: str | None = None  # why the call is withheld (None: the call may be executed)
+    hold_reason: str | None = None  # why the call is withheld; None if it may be executed
 
     def timing(self) -> dict[str, Any]:
         """Return the entries of the response field `rtcontrol` that all formats have."""
@@ -260,7 +260,7 @@ class ToolSet:
         self._ticks += 1
         host, tick = self._host, self._ticks
         host.submit(DecisionRequest(tick, 0, *prompt))
-        incarnation = host.incarnation  # a standby takes over together with the pending request
+        incarnation = host.incarnation  # a standby also takes over the pending request; then it changes
         while (remaining_ns := give_up_ns - time.monotonic_ns()) > 0:
             reply = host.wait(min(remaining_ns, ALIVE_CHECK_NS))
             if reply is not None and reply.tick == tick:
@@ -284,7 +284,7 @@ def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
         raise Refusal(400, "context_length_exceeded", *reply.user_error, "messages")
     if reply.decision is None:
         kind, _, detail = str(reply.error).partition(": ")
-        if kind == DecodeError.__name__:  # caused by the tools, so the same request would fail again
+        if kind == DecodeError.__name__:  # the tools cause this error, so a retry would fail, too
             raise tools_refusal(
                 f"{detail}.", "Add an enum, a range, a maxLength or maxItems to the parameter's schema."
             )

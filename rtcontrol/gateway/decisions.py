@@ -43,8 +43,8 @@ class TypedQuestion:
 
     kind: Kind
     instructions: str
-    values: Sequence[str | bool | int]  # the options; for a score, the numbers of the levels
-    descriptions: Sequence[str]  # a text for each option, perhaps empty
+    values: Sequence[str | bool | int]  # the options (of a score: the numbers of its levels)
+    descriptions: Sequence[str]  # a text about each option, which may be empty
 
     def to_state_question(self) -> StateQuestion:
         """Return the question for the model: the instructions, followed by a line for each option.

@@ -21,7 +21,7 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
 
 MAX_BODY_BYTES = 1 << 18
-# These paths need the token, because they control or show sessions. WebSockets need the token, too. All other paths are
+# These paths, which control or show sessions, need the token, and so do WebSockets. All other paths are
 # the page's files, which are public.
 GUARDED_PATHS = ("/ws", "/view/", "/v1/", "/metrics", "/health")
 UNIQUE_HEADERS = ("host", "origin", "authorization", "content-length", "transfer-encoding")
@@ -34,7 +34,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-# The headers for this server's pages; users' pages may have inline scripts. Without caching, all modules of a page have
+# Headers of this server's pages (users' pages may have inline scripts). Pages are not cached, so that all modules have
 # the same version.
 PAGE_HEADERS = HEADERS | {
     "content-security-policy": (
@@ -107,7 +107,7 @@ class AccessGate:
             raise too_large_refusal()
 
     def _check_host(self, request: HTTPConnection) -> None:
-        # Against DNS rebinding: a page of another site may reach this server, but its requests name that site's host.
+        # Prevent DNS rebinding: a page of another site may reach this server, but its requests name that site's host.
         host = _host(request.headers.get("host", ""))
         if is_loopback(host) or host in self._known_hosts or (is_address(host) and not self._options.loopback):
             return
@@ -129,7 +129,7 @@ class AccessGate:
     def _is_local(self, request: HTTPConnection) -> bool:
         client, headers = request.client, request.headers
         here = client is not None and is_loopback(client.host) and is_loopback(_host(headers.get("host", "")))
-        # A proxy on this machine may forward requests of other machines.
+        # Requests that a proxy on this machine forwards may come from other machines.
         return here and not any(name in headers for name in PROXY_HEADERS)
 
 

@@ -20,7 +20,7 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.limits import LIMITS
 
-ABORT = "rtcontrol.abort"  # scope["extensions"][ABORT] is a function that closes a WebSocket's connection at once
+ABORT = "rtcontrol.abort"  # the function scope["extensions"][ABORT] closes a WebSocket's connection at once
 IDLE_S = 10.0
 START_S, END_S = 30.0, 5.0
 MAX_CONNECTIONS = 256
@@ -48,7 +48,7 @@ class LimitedHTTP(H11Protocol):
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
-        else:  # a response was started
+        else:  # a response has already started, so close the connection
             self.transport.abort()
 
     def is_idle(self) -> bool:
@@ -75,7 +75,7 @@ class AbortableWebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # the handshake was refused; this keeps uvicorn from logging an error
+            self.handshake_complete = True  # after a refused handshake, this prevents an error in uvicorn's log
 
 
 class HTTPServer:
@@ -91,11 +91,11 @@ class HTTPServer:
             ws_max_size=LIMITS.max_message_bytes,
             ws_per_message_deflate=False,
             lifespan="off",
-            # uvicorn's log lines show the query of the address, which may have the token.
+            # Switch off uvicorn's log, whose lines show the query of the address, which may contain the token.
             log_config=None,
             log_level=logging.WARNING,
             access_log=False,
-            # Otherwise the headers of a proxy could make a request look local.
+            # Ignore proxy headers, with which a remote request could look local.
             proxy_headers=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,

@@ -36,14 +36,14 @@ words that the model was trained on (`status` shows the current instruction). Ch
 READ_ONLY = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTING = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 5.0  # how long to wait until the run's state shows the effect of a command
-HIDDEN_FIELDS = ("ticks", "number", "data", "seed", "proven", "refusal")  # not returned by `status`
+SETTLE_S = 5.0  # seconds to wait until the run's state shows the effect of a command
+HIDDEN_FIELDS = ("ticks", "number", "data", "seed", "proven", "refusal")  # `status` does not return these
 MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE_AFTER = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
-MISSES = 256  # maximum number of stored misses
-MAX_BYTES = 1 << 24  # maximum size of an accepted message, such as a picture
+MISSES = 256  # number of stored misses; older ones are dropped
+MAX_BYTES = 1 << 24  # maximum bytes of an accepted message, such as a picture
 
 
 def create_server(view: ViewClient, may_instruct: bool) -> MCPServer:
@@ -143,10 +143,10 @@ class ViewClient:
         self.picture: bytes | None = None
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
-        self.problem = f"there was no response from {self.url} yet"  # why there is no connection
+        self.problem = f"there was no response from {self.url} yet"  # why the client is not connected
         self._first_result = asyncio.Event()
         self._socket: ClientConnection | None = None
-        self._answers: deque[asyncio.Future[str]] = deque()  # answers arrive in the order of the messages
+        self._answers: deque[asyncio.Future[str]] = deque()  # the answers arrive in the order of the messages
 
     async def run(self) -> None:
         """Connect, and connect again after an error or the end of a connection, until the task is cancelled."""
@@ -248,7 +248,7 @@ class ViewClient:
                 await self._socket.send(json.dumps(message))
                 return await answer
         except (TimeoutError, WebSocketException) as error:
-            # `answer` stays in the queue. Otherwise a late answer would be used for the next message.
+            # Leave `answer` in the queue. Otherwise a late answer would be taken for the answer to the next message.
             problem = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
             raise ToolError(f"{problem} Check `status`: the command may have been executed.") from None
 

@@ -21,14 +21,14 @@ class GatewayOptions:
 
     host: str = "127.0.0.1"
     port: int = 8080
-    origins: frozenset[str] = frozenset()  # other sites whose pages may connect, such as https://robot.example:8443
-    token: str | None = field(default=None, repr=False)  # needed by pages of `origins` and by other machines
-    static: Path | None = None  # the folder of a user's pages
-    model: str | None = None  # the model for /v1 requests (None: the model that was trained on the request's tools)
+    origins: frozenset[str] = frozenset()  # pages of these other sites may connect, such as https://robot.example:8443
+    token: str | None = field(default=None, repr=False)  # pages of `origins` and other machines need it
+    static: Path | None = None  # folder of a user's pages
+    model: str | None = None  # for /v1 requests (None: a model that was trained on the request's tools)
     engine: str = "torch"
     value_tokens: int = 64  # maximum number of tokens of a generated value
     tool_sets: int = 8  # maximum number of open tool sets
-    require_token: bool = False  # programs on this machine need the token as well
+    require_token: bool = False  # if True, programs on this machine also need the token
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0
 

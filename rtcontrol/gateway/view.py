@@ -48,15 +48,15 @@ from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 log = logging.getLogger("rtcontrol.gateway")
 
-SENT = "sent"  # the answer to an instruction
+SENT = "sent"  # the answer to an instruction that was passed to the run
 SEND_INTERVAL_S = 0.25
-MIN_COMMAND_INTERVAL_S = 0.02  # shortest time between two commands of a viewer
+MIN_COMMAND_INTERVAL_S = 0.02  # minimum seconds between two commands of a viewer
 SEND_TIMEOUT_S = 5.0  # a viewer that reads nothing for this long is disconnected
-MAX_VIEWERS = 16  # maximum number of viewers that have sent no message, and of those that have
-NICE = 10  # a low priority, so that this process does not delay the loop on a machine with few cores
+MAX_VIEWERS = 16  # maximum number of viewers that only watch, and of viewers that have sent messages
+NICE = 10  # low priority: on a machine with few cores, this process must not delay the loop
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 PAGE = Path(__file__).parent / "page"
-CLIENT = PAGE.with_name("javascript")  # in a source tree, a link to bridges/javascript/src
+CLIENT = PAGE.with_name("javascript")  # in a source tree, this is a link to bridges/javascript/src
 
 
 def page_routes(html: bool = False) -> list[BaseRoute]:
@@ -86,7 +86,7 @@ def view_routes(
         slots.add(socket)
         showing = asyncio.create_task(_send_snapshots(socket, watched))
         try:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a binary message
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # binary messages raise KeyError
                 while True:
                     answer = _run_command(watched, await socket.receive_text())
                     slots.mark_active(socket)
@@ -160,7 +160,7 @@ async def _send_snapshots(socket: WebSocket, watched: WatchedSession | PageState
             shown = picture
             await asyncio.sleep(SEND_INTERVAL_S)
         await asyncio.wait_for(socket.close(), SEND_TIMEOUT_S)
-    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # a viewer that does not read counts in MAX_VIEWERS
+    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # a viewer that does not read would stay connected
         socket.scope["extensions"].get(ABORT, lambda: None)()
     except Exception:
         log.exception("the live view failed")
@@ -234,21 +234,21 @@ class PageState:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=LIVE_TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
         self._lock = threading.Lock()
-        self._sent: bytes | None = None  # the picture from the client of a remote world
+        self._sent: bytes | None = None  # the last picture that a remote client sent
 
     def update(self, line: dict[str, Any]) -> None:
         """Update the state with a line that the run wrote to stdin."""
         picture = line.pop("picture", None)
         with self._lock:
             if picture is not None:
-                self._sent = base64.b64decode(picture) or None  # an empty picture removes the last picture
+                self._sent = base64.b64decode(picture) or None  # "" removes the last picture
             first = line["number"] - len(line["ticks"]) + 1
             self._ticks.extend(enumerate(line["ticks"], first))
             self._last = line
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            # `data` is only for the picture.
+            # Omit `data`, which is only used to draw the picture.
             fields = {name: value for name, value in self._last.items() if name != "data"}
             return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
@@ -274,7 +274,7 @@ painter_of = cache(find_painter)
 def draw_world(env: str, seed: int, data: str) -> bytes | None:
     """Render the world's picture from the observed data. Return it as PNG, or None if the world has no picture."""
     if (paint := painter_of(env)) is not None:
-        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
+        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # this data cannot be drawn
             return encode_png(paint(seed, json.loads(data)))
     return None
 
@@ -292,7 +292,7 @@ def create_app(state: PageState) -> Starlette:
 
 
 def main() -> None:
-    # Ignore Ctrl-C, because the run handles the signal, and then ends this process by closing stdin.
+    # Ignore Ctrl-C: the run handles it, and then ends this process by closing stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICE)
@@ -308,7 +308,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         with contextlib.suppress(ValueError, LookupError, TypeError):
             state.update(json.loads(line))
-    time.sleep(2 * SEND_INTERVAL_S)  # time to send viewers the final state
+    time.sleep(2 * SEND_INTERVAL_S)  # leave time to send viewers the final state
     os._exit(0)
 
 

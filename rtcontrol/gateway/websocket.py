@@ -20,7 +20,7 @@ log = logging.getLogger("rtcontrol.gateway")
 MAX_QUEUED = 64
 MAX_CONNECTIONS = 128
 CLOSE_S = 1.0
-NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
+NORMAL, TRY_LATER = 1000, 1013  # status codes of RFC 6455, section 7.4.1
 
 
 class WebSocketConnection:
@@ -36,7 +36,7 @@ class WebSocketConnection:
         self.peer, self.abort = peer, abort
         self.closed = False  # True after `close`, or after the client was disconnected
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None closes the socket
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # messages to send; None closes the socket
 
     def send(self, message: Message) -> None:
         if not self.closed:
@@ -63,7 +63,7 @@ class WebSocketConnection:
             log.warning("%s: disconnected, because it did not read %d messages", self.peer, MAX_QUEUED)
 
     def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:
-        # The event loop may already be closed when the server shuts down.
+        # The event loop raises RuntimeError if the server's shutdown has closed it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -97,7 +97,7 @@ class WebSockets:
                 await sending
 
     async def _receive_messages(self, socket: WebSocket, connection: WebSocketConnection) -> None:
-        # A RuntimeError is raised if `send_queued` has closed the socket.
+        # `receive` raises RuntimeError if `send_queued` has closed the socket.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while (message := await socket.receive())["type"] == "websocket.receive":
                 self._process_message(connection, message.get("text"))

@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.telemetry.events import topic_of
 from rtcontrol.telemetry.histogram import Histogram
 
-# Durations of ticks. Key: the field of report.json. Value: the field of an event, and the title in tables.
+# Durations of ticks. By field of report.json: (field of an event, title in tables).
 TIMES = {
     "latency_ms": ("latency_ms", "latency (release to effect)"),
     "decide_ms": ("decide_ms", "decide"),
@@ -21,10 +21,10 @@ TIMES = {
     "jitter_ms": ("jitter_ms", "jitter"),
     "answer_ms": ("answer_ms", "first decider's answer"),
 }
-OTHER_SERIES = ("passes", "tokens", "plan_ms")  # further histograms: per decision, and per plan
-ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses caused by an exception
-ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # outcomes of requests to the first of two deciders
-OTHER_KINDS = {  # kinds of ticks on time that have no new call, and their descriptions
+OTHER_SERIES = ("passes", "tokens", "plan_ms")  # further histograms: passes and tokens per decision, ms per plan
+ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses by an exception
+ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # outcomes of a request to the first of two deciders
+OTHER_KINDS = {  # by kind of a tick on time without a new call: its description
     "null": "without a call, as the model chose",
     "held": "held back",
     "overtaken": "overtaken by a newer tick",
@@ -37,12 +37,12 @@ BREAKDOWNS = (
     "unfamiliar",
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
-LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics whose events `Account.listed` stores
-MAX_EXAMPLES = 20  # maximum number of keys of `unfamiliar`
-MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
-# Maximum number of members, and of instructions, with separate counts, and the name that counts all others.
+LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # `Account.listed` stores their events
+MAX_EXAMPLES = 20  # maximum number of keys in the breakdown `unfamiliar`
+MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum different errors, and stored events per topic
+# At most so many members and instructions are counted separately. All others are counted under the name OTHERS.
 MAX_MEMBERS, MAX_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
-ACK_WINDOW = 2048  # an acknowledgement counts until this many later calls were executed
+ACK_WINDOW = 2048  # an acknowledgement counts only until 2,048 later calls were executed
 
 
 class MissRuns:
@@ -50,7 +50,7 @@ class MissRuns:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._ends: list[int] = []  # exclusive: the last missed release plus 1
+        self._ends: list[int] = []  # ends of the intervals: the last missed release plus 1
 
     def add(self, start: int, end: int | None = None) -> None:
         """Add the missed releases `start` to `end - 1` (default: only `start`). Raises ValueError for a repeat."""
@@ -76,7 +76,7 @@ class MissRuns:
         """Return the maximum number of misses in `k` consecutive releases, which is m of an (m,k)-firm deadline."""
         worst, first, inside = 0, 0, 0
         for start, end in self:
-            # The worst window ends where an interval of misses ends. Drop the intervals that are before the window.
+            # The worst window ends at the end of an interval of misses. Subtract the intervals before the window.
             inside += end - start
             while self._ends[first] <= end - k:
                 inside -= self._ends[first] - self._starts[first]
@@ -121,7 +121,7 @@ class Account:
         self.instructions: dict[str, Counter[str]] = {}
         self.miss_runs = MissRuns()
         self.tick_range = TickRange()
-        self._on_time_calls: dict[int, str] = {}  # by tick: the instruction of a recent call on time
+        self._on_time_calls: dict[int, str] = {}  # by recent tick: the instruction of its call on time
 
     @property
     def releases(self) -> int:
@@ -167,7 +167,7 @@ class Account:
     def add(self, event: Mapping[str, Any]) -> None:
         """Count an event of the record. `telemetry/events.py` lists the kinds of events and their fields."""
         topic, counts = topic_of(event), self.counts
-        if "error" in event and topic != "/plan":  # a plan's error is counted in the ticks that fail by it
+        if "error" in event and topic != "/plan":  # ticks that fail because of a plan count its error
             self._count_error(event)
         if topic in LISTED:
             self._store_event(topic, event)
@@ -185,7 +185,7 @@ class Account:
                 self.breakdowns["plan_losses"].update([event["loss"]] if "loss" in event else [])
                 self.times["plan_ms"].add(event["plan_ms"])
             case "/late":
-                if "late" in event and "waited_ms" not in event:  # approved calls do not count as late
+                if "late" in event and "waited_ms" not in event:  # calls that an operator approved do not count as late
                     counts["late_used" if event["used"] else "late_dropped"] += 1
                 self._add_times(event)
             case "/result":
@@ -349,8 +349,8 @@ class Account:
 
 # -- the live view ----------------------------------------------------------------------------------------------------
 
-LIVE_TICKS, LIVE_LINES = 256, 20  # maximum number of ticks and log lines in the live view
-LIVE_FIELDS = (  # fields of a tick event in the live view
+LIVE_TICKS, LIVE_LINES = 256, 20  # number of ticks and of log lines in the live view
+LIVE_FIELDS = (  # fields of a tick event that the live view shows
     *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
     *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
 )
@@ -399,13 +399,13 @@ class LiveState:
         number of the newest tick, which the caller passes as `since` in the next call."""
         account, call, observed, ticks = self.account, self._call, self._observation, _copy_of(self._ticks)
         number = ticks[-1][0] if ticks else 0
-        since = since if since <= number else 0  # a larger number is from an earlier run
+        since = since if since <= number else 0  # a larger number belongs to an earlier run
         latency = Histogram(_copy_of(self._ms)).summary()
         return {
             "number": number,
             "ticks": [tick for place, tick in ticks if place > since],
             "counts": {name: account.counts[name] for name in LIVE_COUNTS},
-            # Copy the counters first, as the recorder's thread may change them at any time.
+            # Copy the counters before adding them, because the recorder's thread may change them at any time.
             "causes": Counter(dict(account.misses_by_cause)) + Counter(dict(account.breakdowns["skipped_by_cause"])),
             "subcauses": dict(account.breakdowns["misses_by_subcause"]),
             "latency_ms": {name: latency[name] for name in ("p50", "p99", "max")},

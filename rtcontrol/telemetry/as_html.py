@@ -22,9 +22,9 @@ from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
 
 PAGE = Path(__file__).parent / "page"
-# Percentiles of the latency curves, in nines: from 0.3 (50 %) to 4.0 (99.99 %).
+# Percentiles of the latency curves in nines, n for 1 - 10^-n: from 0.3 (50 %) to 4.0 (99.99 %).
 NINES = tuple(n / 10 for n in range(3, 41))
-# The marks of the charts, by the name of their style in page/report.css.
+# Legend of the charts. By style name in page/report.css: the meaning of the mark.
 LEGEND = {
     "on-time": "a tick on time, at its latency",
     "miss": "a missed tick, in the colour of its cause; on the deadline if no call acted",
@@ -36,7 +36,7 @@ LEGEND = {
     "step": "a step of the selected tick",
     "open": "a step that had not ended",
 }
-# Limits that keep the page small enough for a browser: characters of miss details, and marks of other events.
+# Limits on characters of miss details, and on marks of other events. They keep the page small enough for a browser.
 DETAIL_CHARS, MOST_MARKS = 4_000_000, 5_000
 
 
@@ -45,14 +45,14 @@ def render_page(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    # Also escape characters that change the direction of text: autoescape only escapes markup.
+    # Escape characters that change the direction of text, because autoescape escapes only markup.
     environment.finalize = lambda value: printable(value) if type(value) is str else value
     environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
     advices = {name: advice(name) for name in (*CAUSES, *NAMES)}
     runs_data = [throughout(_run_data(run, chars)) for run in runs]
     data = {"nines": NINES, "stages": STAGES, "advice": advices, "runs": runs_data}
-    # Escape `<`, because a text of the record must not end the script element.
+    # Escape `<`, because no text of the record may end the script element.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template("report.html").render(
         data=packed,

@@ -14,9 +14,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 from rtcontrol.telemetry.recorded import RecordedRun
 from rtcontrol.telemetry.timeline import Timeline
 
-# Tracks of the trace from top to bottom. Entries of `events` are instants without a duration.
+# Tracks of the trace from top to bottom. On the track `events`, entries have no duration.
 TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "events")
-# Steps that are shown as slices: track, name, and the time stamps of start and end.
+# Steps that are shown as slices: (track, name, timestamp at the start, timestamp at the end).
 SLICES = (
     ("loop", "observe", "woke", "text"),
     ("loop", "send", "text", "submitted"),
@@ -66,7 +66,7 @@ def _entries_of_run(run: RecordedRun) -> Iterator[TraceEntry]:
     for row in range(len(timeline.k)):
         for track, name, start, end, words in _entries_of_tick(timeline, row):
             if end is not None:
-                # Parallel ticks and rounded stamps may overlap. Start a slice no earlier than the previous slice ends.
+                # Parallel ticks and rounded times may overlap. Start each slice only when the previous slice ends.
                 start = max(start, free[track])
                 if end < start:
                     continue

@@ -140,7 +140,7 @@ CAUSES: Mapping[Cause, CauseEntry] = {
         "no evidence explains at least half of the lateness", "Report it to rtcontrol, with the run's folder."
     ),
 }
-# Full names of misses: `cause.subcause`, or only `cause` if the cause has no sub-causes.
+# Full names of causes: `cause.subcause`, or `cause` if it has no sub-causes.
 NAMES = {f"{cause}.{sub}" if sub else f"{cause}" for cause, c in CAUSES.items() for sub in c.subcauses or ("",)}
 NAMES.remove(Cause.UNKNOWN)
 
@@ -154,7 +154,7 @@ def advice(name: str) -> Advice:
     return entry.subcauses.get(subcause, Advice(entry.meaning, entry.hint))
 
 
-# Colours of each cause on light and on dark pages.
+# By cause: (its colour on light pages, its colour on dark pages).
 COLOURS: Mapping[Cause, tuple[str, str]] = {
     Cause.PAUSE: ("#9a3fb5", "#d58cf0"),
     Cause.HOST: ("#111111", "#f5f5f5"),

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 SCHEMA_VERSION = 3  # version of the record format; readers reject higher versions
-MAX_NUMBERS = 4096  # of larger arrays, such as camera pictures, only type and shape are recorded
-MAX_BYTES = 1 << 23  # maximum size of an event in bytes; readers reject messages of more than twice this size
+MAX_NUMBERS = 4096  # larger arrays (such as camera pictures) are recorded only as type and shape
+MAX_BYTES = 1 << 23  # maximum bytes of an event; readers reject messages of more than twice this size
 
-# Field names by JSON type. Fields that are not listed here are strings.
+# By JSON type: the fields with this type. All other fields are strings.
 _TYPED = {
     "integer": "k n epoch seq rested answers step steps superseded skipped passes tokens reused further first plan ack "
     "late overran attempt schema_version origin_ns open",
@@ -37,7 +37,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence unfamiliar kept decided_by"
-# Topic: (keys that identify its events, further fields). docs/record.md explains the fields.
+# By topic: (keys that identify its events, further fields). docs/record.md explains the fields.
 CHANNELS: dict[str, tuple[str, str]] = {
     "/tick": (
         "kind",
@@ -65,7 +65,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
         "schema_version t_s open safe_in_force skipped skip_cause skip_subcause skip_evidence",
     ),
 }
-# The order matters: an observation event also has the key `instruction` of the next topic.
+# The order matters, because an observation event also has the key `instruction` of the next topic.
 _TOPICS = {key: topic for topic, (keys, _) in CHANNELS.items() for key in keys.split()}
 
 
@@ -80,7 +80,7 @@ def topic_of(event: Mapping[str, Any]) -> str:
 def schema_name(topic: str) -> str:
     """Return the name of a topic's schema."""
     if topic == "/picture":
-        return "foxglove.CompressedImage"  # viewers display messages of this schema as pictures
+        return "foxglove.CompressedImage"  # viewers show messages of this schema as pictures
     return f"rtcontrol{topic.replace('/', '.')}"
 
 

@@ -7,11 +7,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 
-# Bounds of the buckets in ms, from 0.1 microseconds to 1,000 seconds; each is 0.5 % above the previous one.
+# The buckets range from 0.1 microseconds to 1,000 seconds. Each bound is 0.5 % above the previous bound.
 LEAST_MS, MOST_MS = 1e-4, 1e6
 STEP = math.log(1.005)
 BUCKETS = math.ceil(math.log(MOST_MS / LEAST_MS) / STEP) + 1
-# Bounds of the buckets that /metrics exports for Prometheus, in seconds.
+# Bounds in seconds of the buckets that /metrics exports for Prometheus.
 BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 _BOUNDS_MS = tuple(1e3 * bound for bound in BOUNDS_S)
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
@@ -24,7 +24,7 @@ class Histogram:
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         self._buckets = array("I", bytes(4 * BUCKETS))
-        self.bins = [0] * (len(BOUNDS_S) + 1)  # counts for each bound of BOUNDS_S, and for larger values
+        self.bins = [0] * (len(BOUNDS_S) + 1)  # one count per bound of BOUNDS_S, and one for larger values
         self.count, self.total, self.maximum = 0, 0.0, 0.0
         for value in values:
             self.add(value)

@@ -13,7 +13,7 @@ from rich import progress
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-SLOW_S = 2.0  # `slow_work` prints its text after this time
+SLOW_S = 2.0  # `slow_work` prints its text after this number of seconds
 
 
 class Progress:

@@ -23,13 +23,13 @@ from rtcontrol.models.errors import UserError, open_input
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import find_record, older_parts
 
-# Limits in bytes: of a chunk, packed or unpacked; and of a message (the recorder's limit, `events.MAX_BYTES`, twice).
+# Maximum bytes of a chunk (packed or unpacked), and of a message (twice the recorder's limit `events.MAX_BYTES`).
 MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
-# A file may unpack to this many bytes, plus a multiple of its size. A record of ours needs a tenth of that.
+# A file may unpack to UNPACKED_BASE bytes plus a multiple of its size. Real records need a tenth of that.
 UNPACKED_BASE, UNPACKED_PER_BYTE = 1 << 28, 1000
 HINT = "Specify the folder of a run (for a server: of one session), or a file record.mcap."
 
-# The time at which an event was recorded (UTC in ns), and the event.
+# (time at which the event was recorded in UTC ns, event)
 TimedEvent = tuple[int, dict[str, Any]]
 
 
@@ -57,12 +57,12 @@ def read_timed_events(path: Path) -> Iterator[TimedEvent]:
     for part in parts:
         try:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
-                continue  # an empty file, since the disk was full
+                continue  # skip an empty file, which remains when the disk was full
             with open_input(part, pipes=False) as file:
                 yield from _events_of_file(file, part)
         except OSError as error:
             if len(parts) > 1 and isinstance(error, FileNotFoundError):
-                continue  # a live run has just deleted its oldest file, or has not created the newest yet
+                continue  # a live run has just deleted its oldest file, or not yet created the newest
             raise UserError(f"The record {path} cannot be read ({error.strerror}).", HINT) from error
 
 
@@ -117,7 +117,7 @@ def _mcap_messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Messag
         raise ValueError("it is not an MCAP file")
     channels: dict[int, Channel] = {}
     schemas: dict[int, str] = {}
-    remaining = UNPACKED_BASE + UNPACKED_PER_BYTE * os.fstat(file.fileno()).st_size  # bytes that may still be unpacked
+    remaining = UNPACKED_BASE + UNPACKED_PER_BYTE * os.fstat(file.fileno()).st_size  # remaining bytes to unpack
     bounded: Any = BoundedFile(file)
     try:
         for record in StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=None).records:
@@ -138,7 +138,7 @@ def _mcap_messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Messag
                         raise ValueError(f"a message has {len(inner.data)} bytes; at most {MOST_MESSAGE} are allowed")
                     yield channel, schemas.get(channel.schema_id), inner
     except (EndOfFile, struct.error, zstandard.ZstdError):
-        # The file ends in the middle of a record, as after a crash. Only zeros may follow.
+        # Accept a file that ends in the middle of a record, as after a crash, if only zeros follow.
         if any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 16), b"")):
             raise
 
@@ -149,7 +149,7 @@ def _unpack_chunk(chunk: Chunk) -> list[McapRecord]:
     if size > MOST_BYTES or chunk.compression not in ("", "zstd"):
         raise ValueError(f"a chunk has {size} bytes, {chunk.compression[:40]!r}; the limits are {MOST_BYTES}, zstd")
     if chunk.compression:
-        # ZstdDecompressor.decompress() would ignore `max_output_size` if the frame declares a size.
+        # Use a stream, because ZstdDecompressor.decompress() ignores `max_output_size` if the frame declares a size.
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
         data = unpacker.stream_reader(BytesIO(data), read_across_frames=True).read(size + 1)
     if len(data) != size or (chunk.uncompressed_crc and zlib.crc32(data) != chunk.uncompressed_crc):
@@ -159,7 +159,7 @@ def _unpack_chunk(chunk: Chunk) -> list[McapRecord]:
 
 # -- training rows -----------------------------------------------------------------------------------------------------
 
-ROW_WINDOW = 512  # after this many further ticks, nothing can change the row of a tick
+ROW_WINDOW = 512  # a tick's row can change only during this number of later ticks
 
 
 def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -169,9 +169,9 @@ def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any
     whose history ends with the tick's earlier calls. Each row has the observation for which the call was decided.
     """
     header: Mapping[str, Any] = {}
-    observed: dict[int, Mapping[str, Any]] = {}  # observation events of recent ticks
+    observed: dict[int, Mapping[str, Any]] = {}  # by recent tick: its observation event
     called: dict[int, Mapping[str, Any]] = {}
-    recent: dict[tuple[int, int], dict[str, Any]] = {}  # rows by (tick, number of the call within the tick)
+    recent: dict[tuple[int, int], dict[str, Any]] = {}  # rows, by (tick, number of the call in the tick)
     for event in events:
         if "observation" in event:
             observed[event["k"]] = event

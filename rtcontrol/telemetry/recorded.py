@@ -29,7 +29,7 @@ COMPARISONS = {
     ">": operator.gt,
 }
 GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
-# Fields of the report that map names to counts. A name of this table that the report lacks counts as 0.
+# Fields of the report that map names to counts, with their names. Names that a report lacks count as 0.
 COUNTS = {
     "misses_by_cause": {str(cause) for cause in CAUSES},
     "misses_by_subcause": {f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses},
@@ -105,7 +105,7 @@ def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
     """Load runs from folders or record files. Raises UserError if a path has no record, or a record has no ticks."""
     records = [record_path(path) for path in paths]
     named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
-    common = Path(os.path.commonpath([path.parent for path in named]))  # the folder that all paths share
+    common = Path(os.path.commonpath([path.parent for path in named]))  # the deepest folder that contains all paths
     return [_load_run(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
 
 
@@ -122,7 +122,7 @@ def _load_run(record: Path, name: str) -> RecordedRun:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"{record} is not a record of a run ({type(error).__name__}: {error})."
         raise UserError(problem, "Specify the folder of a run.") from error
-    if not len(ks):  # without ticks, every gate on misses would hold
+    if not len(ks):  # a report without ticks would pass every gate on misses
         problem = (
             f"{record} has no ticks, so there is nothing to report. The run was ended by {run.report['ended_by']}."
         )

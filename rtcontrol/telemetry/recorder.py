@@ -22,16 +22,16 @@ from rtcontrol.telemetry.account import LiveState
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, schema_name, topic_of, topic_schema
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable_error
 
-FLUSH_S = 0.25  # write at least this often, so that a killed process loses few events
-MAX_WAITING, BATCH = 100_000, 1_000  # maximum number of waiting events (an hour at 30 Hz), and of events per write
-CLOSE_S = 10.0  # at shutdown, wait this long for a disk that does not respond
-PARTS = 8  # a record has at most this many files; the oldest is deleted when the record reaches its limit
-# Maximum number of chunks of a part (file), for an hour. The index of a part stays in memory until the part ends, and
+FLUSH_S = 0.25  # seconds between two writes, so that a killed process loses few events
+MAX_WAITING, BATCH = 100_000, 1_000  # maximum waiting events (an hour at 30 Hz), and events per write
+CLOSE_S = 10.0  # seconds to wait at shutdown for a disk that does not respond
+PARTS = 8  # maximum files of a record; at the size limit of the record, the oldest is deleted
+# Maximum chunks of a part (file), enough for an hour. The index of a part stays in memory until the part ends, and
 # writing a long index would block the interpreter.
 CHUNKS = 16_384
-REPEATED_KEYS = {"header", "start", "origin_ns"}  # events with these keys are copied to the start of each part
+REPEATED_KEYS = {"header", "start", "origin_ns"}  # each part starts with copies of the events with these keys
 
-TimedEvent = tuple[int, dict[str, Any]]  # time (UTC or monotonic) in ns, and the event
+TimedEvent = tuple[int, dict[str, Any]]  # (time in ns, UTC or monotonic, event)
 
 
 class Encoder:
@@ -194,7 +194,7 @@ class RecordFile:
         self.fd, self._encoder = fd, Encoder()
         self._parts.append(Part(ended.number + 1, ended.last_k + 1, 0, ended.last_ns, ended.last_k))
         for event in self._repeated_events:
-            self._encoder.add(ended.last_ns, event)  # the events that wait may be older than the current time
+            self._encoder.add(ended.last_ns, event)  # not the current time: waiting events may be older
         self._encoder.end_chunk()
         return self._write_waiting()
 
@@ -243,8 +243,8 @@ class Recorder:
     ) -> None:
         self.file, self.live_state = file, LiveState()
         self._notify, self._patient, self._pictures = notify, patient, deque() if pictures is None else pictures
-        self._queue: deque[TimedEvent] = deque()  # new events, with CLOCK_MONOTONIC times
-        self._waiting: deque[TimedEvent] = deque()  # counted events that are not encoded yet
+        self._queue: deque[TimedEvent] = deque()  # new events with CLOCK_MONOTONIC times
+        self._waiting: deque[TimedEvent] = deque()  # events that are counted, but not yet encoded
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
         self._closing, self._wake = threading.Event(), threading.Event()
         self._flushed_ns = time.monotonic_ns()
@@ -265,7 +265,7 @@ class Recorder:
         now = time.monotonic_ns()
         self._queue.append((now, event))
         if "kind" in event and now - self._flushed_ns > FLUSH_S * 1e9:
-            self._wake.set()  # wake the recorder now, when the loop has finished a tick, and not at a random time
+            self._wake.set()  # wake the recorder when the loop has just finished a tick, not at a random time
         while self._patient and len(self._queue) > 4 * BATCH and not self.file.refused:
             time.sleep(0.001)
 
@@ -289,7 +289,7 @@ class Recorder:
                 self._wake.clear()
             self._flush()
             self.file.close(complete=not self._waiting)
-        except Exception as error:  # an internal error; all further events count as lost
+        except Exception as error:  # after an internal error, all further events count as lost
             self._set_failed(f"{type(error).__name__}: {error}")
             self._notify(f"Recording failed ({self.file.error}). The run continues, but its further events are lost.")
 

@@ -15,8 +15,8 @@ from rtcontrol.telemetry.causes import advice
 from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
-MAX_SHOWN, MAX_ROWS = 5, 20  # maximum number of errors, causes or crowd members, and of instructions in the text
-MANY_HELD = 0.1  # share of decisions held back from which the line `on time` warns of them
+MAX_SHOWN, MAX_ROWS = 5, 20  # the text lists at most 5 errors, causes or crowd members, and 20 instructions
+MANY_HELD = 0.1  # from this share of withheld decisions on, the line `on time` warns of them
 TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
 STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 

@@ -19,10 +19,10 @@ SPANS = (
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
 WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause", "decided_by")
-# Fields of missed ticks and skipped releases that are stored in `Timeline.details`, not in columns.
+# `Timeline.details` stores these fields of missed ticks and skipped releases, which have no columns.
 DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
-# Stages of a tick in order: (stamp at the start, stamp at the end); None is the release. Evidence has the same names.
-# The stamp `received` is not used, since a busy decoder receives a request late.
+# By stage of a tick, in order: (timestamp at its start, or None for the release; timestamp at its end).
+# Evidence has the same names. The timestamp `received` is not used, because a busy decoder receives a request late.
 STAGES = {
     "wake": (None, "woke"),
     "observe": ("woke", "text"),
@@ -52,7 +52,7 @@ class Timeline:
         self.details: dict[int, dict[str, Any]] = {}
         self.marks: list[tuple[float, str]] = []
         self._rows: dict[int, int] = {}
-        self._observed: dict[int, dict[str, Any]] = {}  # observations of recent ticks, which may still miss
+        self._observed: dict[int, dict[str, Any]] = {}  # by recent tick, which may still miss: its observation
 
     @property
     def header(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Timeline:
             del self._observed[next(iter(self._observed))]
 
 
-# The fields that a mark shows, by topic of the event.
+# By topic of an event: the fields that its mark shows.
 MARKS = {
     "/people": ("people", "by", "call"),
     "/instruction": ("instruction",),

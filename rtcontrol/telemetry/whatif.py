@@ -15,10 +15,10 @@ from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
-# Each simulated release has the durations of a random recorded tick, at most this many ticks earlier or later. So slow
-# phases stay where they were, and no pattern repeats.
+# A simulated release takes its durations from a random recorded tick at most NEIGHBOURS ticks before or after it. So
+# slow phases stay where they were, and no pattern repeats.
 NEIGHBOURS = 16
-# Causes that stop everything for a time, and causes for which a tick misses at any rate.
+# OUTAGES are causes that stop everything for a time. ALWAYS are causes that make a tick miss at any rate.
 OUTAGES, ALWAYS = (
     [cause for cause, entry in CAUSES.items() if entry.replayed == kind] for kind in ("outage", "always")
 )
@@ -52,7 +52,7 @@ def simulate(
     random_, missed = random.Random(0), MissRuns()
     times = [work.t_s for work in ticks]
     reach_s = NEIGHBOURS * (times[-1] - times[0]) / len(times) if times else 0.0
-    loop = decoder = actuator = 0.0  # the times at which they are free, in ms
+    loop = decoder = actuator = 0.0  # times in ms at which loop, decoder and actuator become free
     k = 0
     while k < releases and ticks:
         woke = _end_of_work(outages, max(k * period, loop))
@@ -99,7 +99,7 @@ def measured_work(timeline: Timeline) -> list[TickWork]:
             ticks.append(TickWork(decide=_or_default(decide), fails=True, t_s=t_s))
         elif cause not in OUTAGES and not math.isnan(decide):
             submitted, decided = numbers["submitted"][row], numbers["decided"][row]
-            if math.isnan(decided):  # a remote decoder takes no stamps: its round trip counts as the decision
+            if math.isnan(decided):  # a remote decoder has no timestamps, so its round trip is the decision
                 decided = submitted + decide
             prepare = _or_default(submitted, prepare)
             reply = _or_default(numbers["executing"][row] - decided, reply)
