@@ -274,7 +274,7 @@ painter_of = cache(find_painter)
 def draw_world(env: str, seed: int, data: str) -> bytes | None:
     """Render the world's picture from the observed data. Return it as PNG, or None if the world has no picture."""
     if (paint := painter_of(env)) is not None:
-        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # this data cannot be drawn
+        with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # this data has no picture
             return encode_png(paint(seed, json.loads(data)))
     return None
 
