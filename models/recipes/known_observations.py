@@ -1,6 +1,6 @@
 """Describe the observations of a bundled model's training in its `rtcontrol.json`, to recognise unfamiliar ones later.
 
-The observations are generated again as in the training (models/recipes/bundled_world.py, village.py): the expert and then
+The observations are generated again as in the training (models/recipes/bundled_world.py, village.py): the expert, then
 the model play disturbed episodes; villagers get random situations. The weights do not change.
 
   python models/recipes/known_observations.py lander               five minutes on one core

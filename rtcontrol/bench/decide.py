@@ -160,7 +160,7 @@ class JsonWriter:
     def write(self, prompt: Sequence[int], call: Call) -> Call:
         """Generate `call` as JSON after `prompt`, and return the call parsed from the text."""
         self.passes = self.nodes = 0
-        # The first pass begins with the prompt's last token, to get the scores of the first generated token.
+        # The first pass starts with the prompt's last token, which gives the scores of the first generated token.
         self._handle.start(prompt[:-1], reserve=1)
         text = json.dumps(call.to_dict())
         generate = self._generate_choices if self._skip else self._generate_tokens

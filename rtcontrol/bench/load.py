@@ -28,13 +28,13 @@ class LoadClient:
         self.due = time.monotonic()
         self._hz = hz
         self.session: WireSession | None = None
-        self.calls: list[tuple[CallMessage, float]] = []  # each call, with its milliseconds from sending to receiving
+        self.calls: list[tuple[CallMessage, float]] = []  # (call, ms from sending to receiving it)
         self._send_message(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:
         if self.session is not None:
             self._send_message(self.session.observe(TEXT))
-        # If this program was late, it must not send a burst of observations.
+        # Do not send a burst of observations if this program was late.
         self.due = max(self.due + 0.5 / self._hz, time.monotonic())
 
     def receive(self) -> None:

@@ -12,7 +12,7 @@ from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.models.errors import UserError
 
 HZ = 16
-TICKS = 40  # maximum number of ticks of an episode, which has one instruction
+TICKS = 40  # maximum number of ticks of an episode, which has only one instruction
 FIRST_SEED = 3000
 
 

@@ -82,7 +82,7 @@ def train(document: Document) -> list[FigureTable]:
     return [FigureTable("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
 
 
-# Keys are the names in a document's field `bench`.
+# By name in the field `bench` of a document: the function that returns the tables.
 TABLES: dict[str, Callable[[Document], list[FigureTable]]] = {
     table.__name__: table for table in (decide, serving, wire, load, train)
 }

@@ -14,7 +14,7 @@ from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.telemetry.histogram import Histogram
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]  # steps done, and in total
+Progress = Callable[[int, int], None]  # arguments: number of finished steps, number of all steps
 
 
 class Stopwatch:

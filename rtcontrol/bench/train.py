@@ -22,7 +22,7 @@ from rtcontrol.models.train.recipe import FinetuneRecipe
 
 HEADS = 8
 VOCABULARY = 151_936
-PROMPTS = 200, 400  # shortest and longest prompt in tokens; packing saves more with longer prompts
+PROMPTS = 200, 400  # shortest and longest prompt in tokens; with longer prompts, packing saves more
 
 
 def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
 
 def _seconds(model: Any, batches: Sequence[PackedBatch]) -> float:
     def step(batch: PackedBatch) -> None:
-        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as in the trainer
+        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # the trainer does the same
             loss = tree_loss(model, batch)[0]
         loss.backward()
 
-    step(max(batches, key=lambda batch: batch.tokens.numel()))  # warm-up with the batch that needs most memory
+    step(max(batches, key=lambda batch: batch.tokens.numel()))  # warm up with the batch that needs most memory
     model.zero_grad()
     wait_for_device(batches[0].tokens.device)
     began = time.perf_counter()

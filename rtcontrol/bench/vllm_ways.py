@@ -17,7 +17,7 @@ from rtcontrol.models.call import Call
 # vLLM reads these variables when it is imported.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB of memory for the cache
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from vllm import EngineArgs, LLMEngine, SamplingParams
@@ -34,16 +34,16 @@ from rtcontrol.models.runners.vllm_runner import omp_threads
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
 STOPS = (NULL, *map(head_end, HEADS), END)
-MOST = 32  # maximum number of tokens of a head, as in SimpleTool's server
+MOST = 32  # maximum tokens of a head, as in SimpleTool's server
 JSON_MOST = 256
-BLOCK = 32  # the smallest block size of attention on a CPU
+BLOCK = 32  # tokens per cache block (on CPUs, attention supports no smaller blocks)
 
 
 class VllmEngine:
     """vLLM's engine in this process, with its fastest settings: token ids, small blocks, only final outputs."""
 
     def __init__(self, folder: Path, dtype: str, threads: int) -> None:
-        # The folder has only the tokenizer's files. If there were a `config.json`, transformers 5 would use the default
+        # Copy only the tokenizer's files: if the folder had a `config.json`, transformers 5 would use the default
         # tokenizer of the architecture, which splits text differently (458 tokens instead of the lander's 138).
         with omp_threads(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
             for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -61,7 +61,7 @@ class VllmEngine:
             )
             self._engine = LLMEngine.from_engine_args(args)
         self._numbers = count()
-        self.steps = 0  # number of engine steps in the last `run`
+        self.steps = 0  # number of the engine's steps in the last `run`
 
     def run(self, prompts: Sequence[list[int]], params: SamplingParams, salt: str) -> list[list[int]]:
         """Return the tokens generated for each prompt. Methods with a different `salt` have separate prompt caches."""

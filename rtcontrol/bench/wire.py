@@ -177,7 +177,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
         watch = Stopwatch(torch.device("cpu"))
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
-                # The first trip of a block is not measured, because it wakes sleeping processes.
+                # Do not measure the first trip of a block, which wakes sleeping processes.
                 way.trip()
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)

@@ -27,7 +27,7 @@ from rtcontrol.telemetry.run_folder import RunFolder, package_version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
-GOALS = 12  # `rtcontrol agents` shows at most so many goals of an agent
+GOALS = 12  # `rtcontrol agents` shows at most this number of goals of an agent
 SYNONYMS = {
     "train": "fit",
     "start": "run",
@@ -119,7 +119,7 @@ def start_run(options: RunOptions) -> int:
         try:
             status = _run_environment(options.in_folder(folder.path), ending)
         except Interrupted as interrupted:
-            # Typer would treat every KeyboardInterrupt as Ctrl-C.
+            # Use the exit status of the signal, because Typer would treat every KeyboardInterrupt as Ctrl-C.
             status = interrupted.status
     if streams.out.failed:
         print(f"{UNWRITTEN}: {streams.out.failed}. {folder.path} also has the report.", file=sys.stderr)
@@ -209,7 +209,7 @@ def main() -> None:
         status = _print_error(str(error), 2)
     except KeyboardInterrupt:
         status = 130
-    except (Exception, SystemExit) as error:  # a user's file may call exit()
+    except (Exception, SystemExit) as error:  # also SystemExit, because a user's file may call exit()
         if hasattr(error, "format_message"):
             status = _print_error(_usage_message(error), 2)
         elif text := _shortage(error):
@@ -269,6 +269,6 @@ def _suggestion(text: str, context: Any) -> str:
 def _print_error(text: str, status: int) -> int:
     if "--debug" in sys.argv:
         traceback.print_exc()
-    # Print indented lines (of a list) as lines, and escape all other line breaks.
+    # Keep line breaks before indented lines (of a list). Escape all other line breaks.
     print("\n".join(map(printable, re.split(r"\n(?= )", text))), file=sys.stderr)
     return status

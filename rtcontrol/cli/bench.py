@@ -73,7 +73,7 @@ def _measure_and_show(what: str, arguments: tuple[Any, ...], line: CommandLine) 
     from rtcontrol.bench.tables import TABLES
     from rtcontrol.telemetry.run_folder import describe_machine
 
-    machine = describe_machine()  # before the measurement, so that its load is that of other programs
+    machine = describe_machine()  # called before measuring, so that its load is that of other programs
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
     module = importlib.import_module(f"rtcontrol.bench.{what}")

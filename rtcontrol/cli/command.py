@@ -20,8 +20,8 @@ from rtcontrol.settings import GROUPS, Setting, find_setting, read_settings_file
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`; `rtcontrol settings` lists all settings."
 FIGURES = "`--json FILE` writes all results as JSON; - is standard output."
-SOURCES: list[Any] = []  # options classes and functions of commands that declare settings
-# Commands and the objects that define them, whose modules are imported on first use.
+SOURCES: list[Any] = []  # classes and commands that declare settings
+# By command: the object that defines the command. Its module is imported on first use.
 LAZY = {
     "serve": "rtcontrol.cli.serve:app",
     "fit": "rtcontrol.cli.fit:app",

@@ -16,7 +16,7 @@ import rtcontrol.models
 from rtcontrol.models.processors import usable_processors
 from rtcontrol.telemetry.run_folder import cpu_model, package_version
 
-OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # OPTIONAL: the missing part is not required
+OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # OPTIONAL is for missing parts that are not required
 
 
 def run_checks() -> Iterator[tuple[str, str, str]]:
@@ -27,7 +27,7 @@ def run_checks() -> Iterator[tuple[str, str, str]]:
     for package in ("torch", "transformers", "llguidance", "ray", "pyzmq", "gymnasium"):
         yield _check_package(package, MISSING, "pip install rtcontrol")
     yield _check_package("carla", OPTIONAL, "pip install 'rtcontrol[carla]' (only for --env carla-bridge)")
-    # Without git LFS, a pointer file of a hundred bytes is in place of the weights.
+    # Without git LFS, the file of the weights is only a pointer of a hundred bytes.
     weights = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander" / "model.safetensors"
     size = weights.stat().st_size if weights.is_file() else 0
     whole = size > 100_000

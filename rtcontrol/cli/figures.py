@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
 STDOUT = Path("-")
-LOG_WIDTH = 160  # width of tables if the output is not a terminal
+LOG_WIDTH = 160  # width of tables (in characters) if the output is not a terminal
 
 
 def group(**more: Any) -> typer.Typer:
@@ -51,7 +51,7 @@ def check_writable(path: Path) -> None:
         existed = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         open_output(path).close()
-        if not existed:  # a command that fails later must not leave an empty file
+        if not existed:  # if the command fails later, it must not leave an empty file
             path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None

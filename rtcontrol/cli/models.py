@@ -16,8 +16,8 @@ from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.settings import setting
 from rtcontrol_client.console import printable
 
-SHOWN_EVERY = 10  # a progress line is printed every so many training steps
-CALIBRATED, COMPARED = 64, 200  # situations for calibrating quantised weights, and for comparing decisions
+SHOWN_EVERY = 10  # number of training steps between two lines of progress
+CALIBRATED, COMPARED = 64, 200  # numbers of situations: to calibrate quantised weights, and to compare decisions
 app = group(help="Inspect, convert, train and quantise models.")
 
 
@@ -144,7 +144,7 @@ def train(
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
     check_extras()
-    resolve(base)  # raises for a missing checkpoint before the slow imports
+    resolve(base)  # raises if the checkpoint is missing, before the slow imports
 
     from rtcontrol.models.train.finetune import TRAINING, FinetuneJob, finetune
 
@@ -171,7 +171,7 @@ def _shape_text(checkpoint: Any) -> str:
     config, count = checkpoint.config, 0
     for path in checkpoint.folder.glob("*.safetensors"):
         with safe_open(str(path), framework="pt") as file:
-            names = file.keys()  # the file is not a dict
+            names = file.keys()  # the file is not a dict, so it needs keys()
             count += sum(prod(file.get_slice(name).get_shape()) for name in names)
     layers, width = config.get("num_hidden_layers"), config.get("hidden_size")
     return f"{config.get('model_type')}, {layers} layers of {width}, {count:,} parameters"

@@ -23,7 +23,7 @@ from rtcontrol.telemetry.recorded import Gate, RecordedRun, format_json, load_ru
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-# Suffixes of the report formats that are written to a file next to the record.
+# Report formats that are written to a file next to the record. By format: the file's suffix.
 FILES = {"html": ".html", "perfetto": ".pftrace"}
 app_report, app_replay = group(), group()
 

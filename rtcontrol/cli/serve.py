@@ -121,7 +121,7 @@ def bridge() -> None:
     """
 
 
-# All options are passed to `python -m rtcontrol_client.ros2` (or carla), which also runs without rtcontrol.
+# `python -m rtcontrol_client.ros2` (or carla), which also runs without rtcontrol, gets all options unchanged.
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -130,7 +130,7 @@ def _add_bridge_command(main: Callable[..., int], name: str, help: str) -> None:
         sys.stdout.flush()
         try:
             status = main(context.args, f"rtcontrol bridge {name}")
-        except SystemExit as ended:  # argparse has printed its help or an error
+        except SystemExit as ended:  # argparse has printed help or an error
             status = int(ended.code or 0)
         raise typer.Exit(status)
 
@@ -168,7 +168,7 @@ def mcp(
     from rtcontrol.gateway.mcp_server import ViewClient, create_server, serve_connected
     from rtcontrol.gateway.options import read_token
 
-    # The protocol uses standard output, so log to standard error.
+    # Log to standard error, because the protocol uses standard output.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     if token_file is not None and not token_file.is_file():
         raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the token file of the server.")
@@ -176,7 +176,7 @@ def mcp(
     offered = create_server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
         print("This command speaks MCP with an agent over stdin and stdout. Press Ctrl-C to end it.", file=sys.stderr)
-    # On Ctrl-C, exit at once: the thread that reads stdin cannot be interrupted, and nothing needs a cleanup.
+    # Exit at once on Ctrl-C: the thread that reads stdin cannot be interrupted, and no cleanup is needed.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     asyncio.run(serve_connected(view, offered.run_stdio_async()))
 
@@ -231,7 +231,7 @@ def revoke(
     with _open_key_folder(keys) as folder:
         if name not in key_files.client_keys(folder):
             raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
-        (folder / f"{name}.key").unlink()  # without its public key, the client is rejected
+        (folder / f"{name}.key").unlink()  # without the public key, the server rejects the client
         (folder / f"{name}.key_secret").unlink(missing_ok=True)
     print(f"Revoked {name}")
 

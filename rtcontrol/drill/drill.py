@@ -32,11 +32,11 @@ from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
-START_S, END_S = 300.0, 60.0  # how long a decoder may take to start, and how long a run may take to end
-# A run is steady if there was no gap of more than STEADY_GAP_S between calls in the last STEADY_S.
+START_S, END_S = 300.0, 60.0  # time limits in seconds for the start of a decoder, and for the end of a run
+# A run is steady if the calls of the last STEADY_S seconds had no gap of more than STEADY_GAP_S seconds.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
-DECISIONS = 7  # the main decoder is the process that made most of the last 7 decisions (others: the standby)
-RESUME_NS = 50_000_000  # how long a stopped process may take to continue after SIGCONT
+DECISIONS = 7  # the process that made most of the last 7 decisions is the main decoder
+RESUME_NS = 50_000_000  # after SIGCONT, a stopped process may take this long to continue
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
@@ -53,7 +53,7 @@ class DrilledRun:
         self.hang = path.with_name("hang")
         self.events: list[dict[str, Any]] = []
         self._decider_pids: deque[int] = deque(maxlen=DECISIONS)
-        self._acted_s = 0.0  # when the last fresh call ended, or 0
+        self._acted_s = 0.0  # when the last fresh call ended; 0 if none has
 
     def __enter__(self) -> Self:
         options = json.dumps({**self._options, "out": str(self._out)})
@@ -203,12 +203,12 @@ def _inject_faults(
 ) -> list[Injection]:
     """Inject each fault of `order` as soon as the run is steady. Return the injections."""
     injections: list[Injection] = []
-    rng = random.Random(seed)  # for random pauses, because faults must start at random times within a period
+    rng = random.Random(seed)  # random pauses let faults start at random times within a period
     run.await_steady(time.monotonic())
     run.require_calls()
     started_s = time.monotonic()
     for i, fault in enumerate(order, 1):
-        # Inject a fault only after the run has recovered from the previous one.
+        # Inject each fault only when the run has recovered from the previous fault.
         if not run.await_steady(time.monotonic() + rng.random()):
             break
         show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.description}")

@@ -116,7 +116,7 @@ def add_logging(folder: str, agent: Agent, env: Environment, source: DeciderSour
 
 
 def main() -> None:
-    # Let the kernel send SIGTERM to this process when the drill's process ends.
+    # Make the kernel send SIGTERM to this process when the drill's process ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     settings, folder = json.loads(sys.argv[1]), sys.argv[2]
     out = Path(settings.pop("out"))

@@ -35,7 +35,7 @@ FAULTS = {
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
         DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stopped", 0.6),
-        # With a standby decoder this may cause no miss. A new decoder is slow, and its start delays other threads.
+        # With a standby decoder, this may cause no miss. The new decoder is slow, and its start delays other threads.
         DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, recovery_s=8.0, must_miss=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),
     )

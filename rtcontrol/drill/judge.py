@@ -15,15 +15,15 @@ from rtcontrol.drill.faults import DrillFault
 from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 
-# How long after its deadline a call may be logged. (The deadline is checked a little before the call starts.)
+# A call may be logged this long after its deadline, because the deadline is checked a little before the call starts.
 LATENESS_TOLERANCE_NS = 2_000_000
-# How long after the end of the hold, plus two periods, the safe call may start.
+# The safe call must start within two periods plus this time after the end of the hold.
 SAFE_CALL_TOLERANCE_NS = 150_000_000
-# How long after the stop of the run its last safe call may start.
+# The last safe call of a run must start within this time after the run's stop.
 LAST_SAFE_CALL_NS = 1_000_000_000
 Event = Mapping[str, Any]
 Span = tuple[int, int]
-Violation = tuple[int, str]  # instant and description
+Violation = tuple[int, str]  # (time of the violation, description)
 
 
 def violations(
@@ -36,7 +36,7 @@ def violations(
     if not acts:
         return []
     broken = [*_call_violations(acts, end_ns)]
-    busy = [*excused, *((act["t"], act["end"]) for act in acts)]  # no safe call can start while another call runs
+    busy = [*excused, *((act["t"], act["end"]) for act in acts)]  # while another call runs, no safe call can start
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
     for start_ns, t_ns in _spans_without_safe_call(acts, resets, end_ns, hold_ns):
         unsafe_ns = t_ns - start_ns - _covered_ns(busy, start_ns, t_ns)
@@ -70,9 +70,9 @@ def _spans_without_safe_call(acts: Sequence[Event], resets: Sequence[int], end_n
     for act in acts:
         if not act["failed"]:
             changes.append((act["t"], math.inf if act["not_after"] is None else act["end"] + hold_ns))
-    covered_until = math.inf  # until when the last call is held, or infinity while the safe call is active
+    covered_until = math.inf  # the end of the last call's hold; infinity while the safe call is active
     for t_ns, until in sorted([*changes, (end_ns, -1), (max(end_ns, acts[-1]["t"]), math.inf)]):
-        if until == -1:  # the stop
+        if until == -1:  # this entry is the stop of the run
             covered_until = covered_until if covered_until == math.inf else min(covered_until, t_ns + LAST_SAFE_CALL_NS)
             continue
         if covered_until < t_ns:
@@ -92,8 +92,8 @@ def _covered_ns(spans: Sequence[Span], start: int, end: int) -> int:
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-RECOVERY_TICKS = 8  # a run has recovered after this number of consecutive ticks on time
-Miss = tuple[str, bool]  # "cause.subcause" of a miss, and whether the record has evidence for it
+RECOVERY_TICKS = 8  # after this number of consecutive ticks on time, a run has recovered
+Miss = tuple[str, bool]  # ("cause.subcause" of a miss, whether the record has evidence for it)
 
 
 @dataclass(frozen=True, slots=True)

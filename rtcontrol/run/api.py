@@ -37,7 +37,7 @@ class DeadlineWorker:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "decide")
-        self._last: Future[Any] | None = None  # the newest task, which may still run after its deadline
+        self._last: Future[Any] | None = None  # newest task, which may run beyond its deadline
 
     def wait_until_idle(self) -> None:
         """Wait until the task that missed its deadline has ended."""
@@ -51,7 +51,7 @@ class DeadlineWorker:
         If `work` does not end in time, return an empty list, drop the later result or exception, and call `on_late` if
         `work` has started. A previous task that still runs delays `work`.
         """
-        # With Python's default switch interval, the caller might wake 5 ms too late.
+        # With Python's default switch interval (5 ms), the caller might wake 5 ms late.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         future = self._last = self._pool.submit(work)
         wait([future], max(0.0, by_s - WAKE_S - time.monotonic()))
@@ -143,7 +143,7 @@ class Model:
         if safe_call is not None:
             _check_safe_call(chosen, safe_call)
         history = metadata.history if metadata is not None else 6 if bundled is None else bundled.history
-        # A model uses the null function correctly only with the tools that it was trained on.
+        # Allow null only with the tools of the model's training, because otherwise the model does not use it correctly.
         allow_null = metadata is not None and metadata.allow_null and knows_tools
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
         with slow_work(f"Loading the model {self.name} ...", self._progress):

@@ -113,7 +113,7 @@ def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environme
         return WORLDS[name].make()
     tools = [tool.name for tool in chosen.tools]
     if is_gym(name):
-        gym_world(name, thread)  # create the only instance now
+        gym_world(name, thread)  # create the world now; `user_world` below uses the same instance
     world = thread.create_world(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
@@ -154,7 +154,7 @@ def _expert_call(world: BundledWorld, request: DecisionRequest) -> Call:
     return world.skill().expert_policy([(request.instruction, request.observation)])[0]
 
 
-# Scripted experts of the bundled worlds, by the name of the agent whose tools they call.
+# By agent name: the scripted expert of the agent's bundled world.
 EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
     name: partial(_expert_call, world) for name, world in BY_AGENT.items()
 }
@@ -214,7 +214,7 @@ def make_host(config: RunConfig, source: DeciderSource, model: str, chosen: Agen
     backup_model = model_for(chosen.tools.schemas, config.backup)
     backup, local = decider_source(config, chosen, backup_model), isinstance(source, STSource)
     if not local or config.host == "inprocess":
-        # A remote decider only waits and a script is fast, so the first decider needs no process.
+        # The first decider needs no separate process: a remote decider only waits, and a script is fast.
         return with_backup(config, source, _single_host(config, backup, backup_model), chosen)
     from rtcontrol.hosts.standby import two_hosts
 

@@ -107,7 +107,7 @@ class BridgeProcess:
         try:
             _end_process(process, process.stdin.close, END_S)
             self._thread.join(CLEAN_S + 5.0)
-        except BaseException:  # also on an interrupt: in lockstep, the CARLA server would stay frozen
+        except BaseException:  # even on an interrupt; in lockstep the CARLA server would stay frozen
             process.kill()
             process.wait()
             self._clean_server()
@@ -124,7 +124,7 @@ class BridgeProcess:
     def _read_events(self) -> None:
         process = self._process
         assert process is not None and process.stdout is not None
-        with process:  # closes its pipes
+        with process:  # closes the pipes at the end
             for line in process.stdout:
                 self._handle_line(line)
         self._clean_server()
@@ -147,7 +147,7 @@ class BridgeProcess:
                 case "mistake":
                     self.failed = UserError(event["what"], event["remedy"])
         except (ValueError, TypeError, KeyError):
-            return  # a line that a library printed
+            return  # not an event: a library printed this line
         self._event_arrived.set()
 
     def _clean_server(self) -> None:
@@ -202,7 +202,7 @@ def run_carla(
     options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
     host, port, status = options.carla_host, options.carla_port, INTERNAL
     with contextlib.ExitStack() as stack:
-        guardian = Guardian()  # a process that removes this folder even if this process is killed
+        guardian = Guardian()  # this process removes the folder even if the run is killed
         stack.callback(guardian.end)
         folder = Path(guardian.folder)
         if options.carla_standin:
@@ -229,10 +229,10 @@ def _bridge_settings(options: RunOptions, host: str, port: int, endpoint: str) -
     """Return the command-line arguments of the bridge."""
     values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
     values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
-    values["agent"] = ""  # empty: the server has only one agent
+    values["agent"] = ""  # "" means the server's only agent
     values["trace"] = options.out / "trace.jsonl" if options.trace else None
     values["standin"] = options.carla_standin
-    # Reload the stand-in's map, so that its traffic lights, which already change, start in their first state.
+    # Reload the stand-in's map to reset its traffic lights, which are already running.
     values["reload"] = options.carla_standin and options.clock == "lockstep"
     return [f"--set={name}={value}" for name, value in values.items() if value is not None]
 

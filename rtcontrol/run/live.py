@@ -35,15 +35,15 @@ from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
 from rtcontrol_client.shutdown import typed_lines
 
-# The module that serves the page, run as a separate process so that its threads cannot delay the control loop.
+# This module serves the page. It runs as a separate process, so that its threads cannot delay the control loop.
 PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
-START_S, END_S = 30.0, 3.0  # time limits for the start and the end of the page's process
+START_S, END_S = 30.0, 3.0  # time limits in seconds for the start and the end of the page's process
 PICTURE_PAUSE = 20  # pause between two pictures of a world, as a multiple of the time that a picture takes
-MAX_DATA_FIELDS = 64  # maximum number of an observation's fields that are sent to the page
+MAX_DATA_FIELDS = 64  # the page gets at most this number of an observation's fields
 LOG_EVERY_S = 5.0
-QUIET_S = 5.0  # a repeated message is not shown again before this time has passed
+QUIET_S = 5.0  # seconds for which a repeated message is not shown again
 
 
 class Viewer:
@@ -55,7 +55,7 @@ class Viewer:
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
         self._show_line = say
-        self._number = 0  # the last tick that was sent to the page
+        self._number = 0  # number of the last tick that was sent to the page
         self._picture: RemotePicture | None = None  # the last picture that was sent to the page
         self._world_pictures = WorldPictures(say)
         self._answer: str | None = None  # the answer to the page's last message
@@ -65,7 +65,7 @@ class Viewer:
             module_command(PROGRAM, str(options.view_port)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C must not end the page before the run
+            start_new_session=True,  # so that Ctrl-C does not end the page before the run
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
@@ -88,7 +88,7 @@ class Viewer:
         if self._feeder is not None:
             self._feeder.join(END_S)
         try:
-            if self._feeder is None or not self._feeder.is_alive():  # a thread that still lives is blocked in a write
+            if self._feeder is None or not self._feeder.is_alive():  # if it is alive, it is blocked in a write
                 with contextlib.suppress(OSError):
                     self._in.close()
             self._process.wait(END_S)
@@ -98,7 +98,7 @@ class Viewer:
         self._out.close()
 
     def _send_states(self, loop: ControlLoop) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the page's process has ended
+        with contextlib.suppress(OSError, ValueError):  # raised when the page's process has ended
             while not self._stop.wait(EVERY_S):
                 self._send_state(loop, over=False)
             self._send_state(loop, over=True)
@@ -144,7 +144,7 @@ class WorldPictures:
         try:
             picture = env.picture()
             file = None if picture is None else encode_picture(picture)
-        except BaseException as error:  # also SystemExit: the user's code must not end this thread
+        except BaseException as error:  # even SystemExit of a user's code must not end this thread
             self._over = True
             self._say(f"The page shows no pictures, because picture() failed ({type(error).__name__}: {error}).")
             return None
@@ -168,8 +168,8 @@ def state_for_page(loop: ControlLoop, since: int) -> dict[str, Any]:
     shown["asking"] = None if pending is None or pending.denied else shown["asking"]
     if isinstance(loop.env, RemoteEnvironment):
         shown["picture_age_s"] = loop.env.pictures.age_s()
-    with contextlib.suppress(Exception):  # the control loop reports errors of the world
-        # Only read local worlds, because reading a remote world would delay its control loop.
+    with contextlib.suppress(Exception):  # ignore errors of the world, which the control loop reports
+        # Read only local worlds, because reading a remote world would delay its control loop.
         if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (last := loop.env.latest()) is not None:
             numbers = {k: v for k, v in list(last.data.items())[:MAX_DATA_FIELDS] if isinstance(v, int | float)}
             shown |= {"data": numbers, "seed": config.seed + last.epoch - 1}
@@ -196,7 +196,7 @@ class LiveView(logging.Handler):
         self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
-        self._phase = "", 0.0  # the phase, and the time at which it started
+        self._phase = "", 0.0  # (current phase, time at which it started)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._viewer = Viewer(options, self.say) if options.view else None
@@ -215,7 +215,7 @@ class LiveView(logging.Handler):
         self._thread.start()
         if self._viewer is not None:
             self._viewer.watch(loop)
-        # Without the option, a script or a service may have another use for its stdin.
+        # Without the option, do not read stdin, which may be meant for other programs of a script or a service.
         if not self._stdin and has_unread_lines(0):
             self.say("Lines on standard input are NOT read. To use them as instructions, add --set view.stdin=true.")
         if self._stdin or os.isatty(0):
@@ -249,7 +249,7 @@ class LiveView(logging.Handler):
         now = time.monotonic()
         while self._lines:
             line = self._lines.popleft()
-            # A line `tick N: TEXT` repeats a message if an earlier line had the same text.
+            # A line `tick N: TEXT` counts as a repeated message if the last line with this TEXT is recent.
             kind = line.split(": ", 1)[1] if line.startswith("tick ") else line
             if now - self._shown.get(kind, -QUIET_S) >= QUIET_S:
                 if len(self._shown) > 100:

@@ -51,7 +51,7 @@ def adapt(agent: Agent, model: str) -> Agent:
     if metadata is None:
         return agent
     history = min(agent.history, metadata.history)
-    if not metadata.knows(agent.tools.schemas):  # the model may return null only with the tools of its training
+    if not metadata.knows(agent.tools.schemas):  # null is allowed only with the tools of the training
         return replace(agent, history=history)
     null_is_doubt = metadata.null_is_doubt and not agent.allow_null
     allow_null = agent.allow_null or null_is_doubt or (not agent.model and metadata.allow_null)
@@ -95,9 +95,7 @@ def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_I
     would be legal but meaningless. `hint` is the hint of the error, where {known} is replaced by possible models.
     """
     tool_set_counts = {n: len(m.tool_sets) for n in bundled_models() if (m := metadata_of(n)) and m.knows(tools)}
-    bundled = min(
-        tool_set_counts, key=tool_set_counts.__getitem__, default=None
-    )  # prefer the model that learnt the fewest tools
+    bundled = min(tool_set_counts, key=tool_set_counts.__getitem__, default=None)  # the model with the fewest tool sets
     model = named or bundled
     if model is None or trained_on(tools, model) is False:
         problem = "No bundled model was trained on these tools, and no other model was named."

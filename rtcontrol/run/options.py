@@ -20,7 +20,7 @@ ONLY_FOR = {
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
 UNSUPPORTED = {CARLA: ("tools", "calls_per_tick", "episodes")}
-# Warm-up decisions are made for at least this long, to measure the achievable rate.
+# Warm-up decisions are made for at least this many seconds, to measure the achievable rate.
 WARMUP_S = 1.0
 
 
@@ -69,7 +69,7 @@ class RunOptions(RunConfig):
         model = self.model
         if (
             model is not None and model not in bundled_models() and Path(model).is_dir()
-        ):  # absolute, as the world may change the working directory
+        ):  # make it absolute, because the world may change the working directory
             model = str(Path(model).absolute())
         return replace(self, out=out, model=model, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
 

@@ -142,7 +142,7 @@ def replay(
     )
     decider = build_decider(assembly.decider_source(config, agent, chosen))
     decisions, decide_ms = list[dict[str, Any]](), list[float]()
-    reply_of(decider, recording.decisions[0].request)  # warm-up: the first decision includes the setup
+    reply_of(decider, recording.decisions[0].request)  # warm-up: the first decision takes longer
     for recorded in recording.decisions:
         reply, request = reply_of(decider, recorded.request), recorded.request
         tick = {"k": request.tick, "t_s": recorded.t_s, "instruction": request.instruction}

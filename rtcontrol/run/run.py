@@ -36,7 +36,7 @@ from rtcontrol_client.watchdog import GUARDED_HANG_S, HANG_S, Watchdog, guard_ar
 
 OK, INTERNAL, USER_ERROR, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRORS = 8  # a bridge that cannot connect to its server has the exit status 7
-ERRORS_SHARE = 0.1  # a run fails if at least this share of its ticks ended in an error
+ERRORS_SHARE = 0.1  # a run fails if errors ended at least this share of its ticks
 UNGUARDED = (
     "If code in C hangs and holds Python's lock, no safe call can act, and this run is killed after {:g} s. "
     "If the run moves a machine, set loop.guard=COMMAND (docs/safety.md)."
@@ -77,7 +77,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
 def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: WorldThread) -> int:
     """Build the parts of a run, and run the loop. The world is created on `thread`, and is always closed at the end."""
     if options.env.endswith(".py"):
-        load_module(options.env, "--env")  # on the main thread, because the file may install signal handlers
+        load_module(options.env, "--env")  # here on the main thread, because the file may install signal handlers
     if options.view and is_gym(options.env):
         assembly.gym_world(options.env, thread, pictures=True)
     options, chosen = _complete_settings(options, _load_agent(options, thread))
@@ -86,7 +86,7 @@ def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, t
     if assembly.reads_raw_data(source) and options.backup is None:
         options = replace(options, host="inprocess")
     world = assembly.make_environment(options.env, chosen, thread)
-    with closing(world):  # also closes a world that was not started
+    with closing(world):  # closes the world even if it was not started
         chosen, env, source = (chosen, world, source) if wrap is None else wrap(chosen, world, source)
         sample = assembly.preview_observation(options, env)
         check_fit(chosen, env.name, env.bindings, sample)
@@ -96,7 +96,7 @@ def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, t
         host = assembly.make_host(options, source, str(options.model), chosen)
         parts = RunParts(chosen, env, host, sample, interpreting.interpreter_of_config(options, chosen))
         view = LiveView(options)
-        ending.retake()  # the world or the model may have replaced our signal handlers
+        ending.retake()  # the world or the model may have replaced the signal handlers
         return run_loop(options, parts, view, ending)
 
 
@@ -144,10 +144,10 @@ def run_loop(
         started = loop.state.launched or not isinstance(error, UserError)
         if not loop.state.unsafe:
             raise
-        # Only print the error, so that the exit status can say that the machine may still move.
+        # Only print the error: the exit status must be able to report that the machine may still move.
         print(printable(f"The run failed: {errors.message(error)} ({errors.location(error)})."), file=sys.stderr)
     finally:
-        ending.shielded = True  # no signal may interrupt the shutdown
+        ending.shielded = True  # from now on, signals do not interrupt the shutdown
         try:
             view.close()
             write_end(loop)

@@ -39,11 +39,11 @@ from rtcontrol.run.user_files import (
 from rtcontrol.telemetry.events import to_jsonable
 from rtcontrol_client.console import printable
 
-LIMIT_S = 300.0  # an episode ends unsuccessfully after this simulated time
+LIMIT_S = 300.0  # after this many simulated seconds, an episode ends as a failure
 CHECKED_GOALS = 40  # from this number of goals, one of each kind is tried with the expert before training or scoring
-MAX_TEXTS = 65_536  # number of stored raw observations, which held-out rows use much later
+MAX_TEXTS = 65_536  # number of stored raw observations, which held-out rows use later; older ones are dropped
 SCORED_GOALS = 8  # number of goals in a score, or one of each kind if there are more kinds
-# Limits of `rtcontrol check`: time for the expert's episodes, goals, characters of a line; and the duration of a tick.
+# For `rtcontrol check`: maximum seconds for the expert's episodes, goals, and characters of a line; period of a tick.
 EXPERT_S, MAX_GOALS, MAX_CHARS, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
 
@@ -159,7 +159,7 @@ class _ObservationCache:
         self.observed.pop(text, None)
         self.observed[text] = copy.deepcopy(dict(data))
         if len(self.observed) > MAX_TEXTS:
-            del self.observed[next(iter(self.observed))]  # remove the oldest; other worlds may need newer ones
+            del self.observed[next(iter(self.observed))]  # drop the oldest; other worlds may need newer ones
         return text
 
 

@@ -34,7 +34,7 @@ from rtcontrol_client.console import printable
 
 MCP = "mcp:"
 TIMEOUT_S = 30.0
-# Limits for MCP servers: tools of a list, bytes of all responses, and characters of an error message.
+# Limits for MCP servers: number of tools, bytes of all responses, and shown characters of an error message.
 MAX_TOOLS, MAX_BYTES, MAX_CHARS = 1024, 1 << 24, 400
 HINT = "Specify a command that starts an MCP server, or the server's address (it often ends in /mcp)."
 
@@ -169,7 +169,7 @@ def list_mcp_tools(server: str) -> list[Any]:
         import mcp  # noqa: F401
     except ImportError:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
-    # The library would log a traceback for each line of output that is not an MCP message.
+    # Switch off the library's log, which would have a traceback for each line that is not an MCP message.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:

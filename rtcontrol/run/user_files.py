@@ -30,10 +30,10 @@ from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol_client.console import printable
 
-GOALS = ("goals", "placeholders", "words")  # the tables that a file of goals may have
+GOALS = ("goals", "placeholders", "words")  # tables that a file of goals may contain
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
 CORRECT = "Correct the code there, or install another version of the package that fails."
-HISTORY = 6  # number of previous calls in the prompt of an agent that has only tools
+HISTORY = 6  # an agent that has only tools gets this number of previous calls in its prompt
 _loaded: dict[Path, ModuleType] = {}
 
 
@@ -79,7 +79,7 @@ def _is_imported_as(name: str, path: Path) -> bool:
     """Return whether `import name` finds this file."""
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # such as for __main__
+    except ValueError:  # raised for __main__, for example
         return False
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path
 
@@ -89,7 +89,7 @@ def _hidden_imports(path: Path) -> list[str]:
     (`ray.py`) or packages (`ray/`) next to the file whose names it imports."""
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    except (OSError, SyntaxError, ValueError):  # executing the file will report this error
+    except (OSError, SyntaxError, ValueError):  # the same error will be reported when the file is executed
         return []
     imports = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imports |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -101,7 +101,7 @@ def _hidden_imports(path: Path) -> list[str]:
 
 def error_text(error: BaseException) -> str:
     """Return the text of an exception in a user's code, with its file and line."""
-    # The text of a syntax error already has file and line.
+    # The text of a syntax error already contains file and line.
     place = None if isinstance(error, SyntaxError) else errors.location(error)
     return errors.message(error) if place is None or place.startswith("<") else f"{errors.message(error)}, {place}"
 
@@ -139,7 +139,7 @@ def user_world(
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
         started = find_partly_created(error, lambda value: isinstance(value, kind)) if world is None else world
-        with suppress(Exception):  # report the original error, not an error of close()
+        with suppress(Exception):  # report the original error, not errors of close()
             close_world(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
@@ -281,7 +281,7 @@ def user_goals(file: Path, where: str) -> Goals:
     """
     hint = f"Write the tables {', '.join(GOALS)}, as in docs/your-own-game.md; put sentences in quotes."
     try:
-        tables = yaml.safe_load(read_text(file))  # also reads JSON
+        tables = yaml.safe_load(read_text(file))  # JSON is a subset of YAML
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{where} {file}, which cannot be read ({' '.join(str(error).split())}).", hint) from None
     if not isinstance(tables, dict) or "goals" not in tables or (set(tables) - set(GOALS)):
@@ -379,7 +379,7 @@ def _check_function(where: str, executor: Callable[..., Any], parameters: Any) -
     try:
         signature = inspect.signature(executor)
     except (TypeError, ValueError):
-        return  # a function in C may have no signature
+        return  # functions in C may have no signature
     for names in ([p.name for p in parameters if p.required], [p.name for p in parameters]):
         try:
             signature.bind(**dict.fromkeys(names))
@@ -400,7 +400,7 @@ def check_observation(agent: Agent, env: str, data: Mapping[str, Any]) -> None:
     where = f"Agent {agent.name} cannot read the observation of the environment {env}"
     try:
         text = agent.observe(data)
-    except UserError:  # already explains the problem, such as NaN in a Gymnasium world
+    except UserError:  # it already explains the problem (such as NaN in a Gymnasium world)
         raise
     except Exception as error:
         keys = ", ".join(map(str, data)) if hasattr(data, "keys") else type(data).__name__

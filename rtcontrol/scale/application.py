@@ -15,11 +15,11 @@ from rtcontrol.serve.options import ANY_PORT, ServeOptions, parse_replicas
 from rtcontrol.settings import find_setting, settings_of
 
 NAME = "Server"
-MAX_WAITING = 64  # maximum length of the queue while all replicas are full; an open WebSocket counts as a request
-END_S, LOOK_S = 9.0, 0.2  # maximum shutdown time after the grace, with the sessions' reports; interval of checks
+MAX_WAITING = 64  # maximum queued requests while all replicas are full (an open WebSocket is a request)
+END_S, LOOK_S = 9.0, 0.2  # seconds: maximum shutdown after the grace (with reports), interval of checks
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
-TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `max_decoder_load`
+TARGET = 0.6  # a decoder should be busy for this share of its time (3/4 of the default `max_decoder_load`)
 
 
 def parse_options(args: dict[str, Any]) -> ServeOptions:
@@ -65,7 +65,7 @@ def build_application(options: ServeOptions, cpus: float = 1.0) -> Any:
         health_check_period_s=HEALTH_S,
         health_check_timeout_s=SICK_S,
         max_constructor_retry_count=3,
-        max_surge_percent=100,  # after a change of the model, new replicas load it before the old replicas end
+        max_surge_percent=100,  # new replicas load a new model before old replicas end
         request_router_config=RequestRouterConfig(
             request_router_class="rtcontrol.scale.router.ReplicaRouter",
             request_routing_stats_period_s=STATS_S,

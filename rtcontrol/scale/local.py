@@ -42,7 +42,7 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
             problem = f"The servers did not start: {str(error)[-500:]}"
             raise UserError(problem, "Correct the error and start again.") from None
         yield session
-        with contextlib.suppress(Exception):  # if Ray has already ended, the replicas have ended as well
+        with contextlib.suppress(Exception):  # fails if Ray and the replicas have already ended
             serve.delete(NAME)
             serve.shutdown()
     finally:

@@ -27,8 +27,8 @@ from rtcontrol_client.wire.endpoint import Endpoint
 TOKEN, LOCAL, ANYWHERE = "RTCONTROL_TOKEN", "127.0.0.1:0", "0.0.0.0:0"
 RETRY_AFTER_S = 1
 BUSY = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
-GRACE_S = 1.0  # time from the start of draining until sessions change to other servers
-HEARTBEAT_S = 0.5  # after three missed heartbeats, clients of a frozen server connect to another server
+GRACE_S = 1.0  # sessions change to other servers this many seconds after draining starts
+HEARTBEAT_S = 0.5  # seconds; after 3 missed heartbeats, clients connect to another server
 LOOK_S = 0.05
 
 
@@ -115,7 +115,7 @@ class ReplicaApp:
             await self._app(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A WebSocket whose client does not answer is cancelled here; otherwise its request would never end.
+        # Cancel a WebSocket whose client does not answer. Otherwise its request would never end.
         task, aborted = asyncio.current_task(), asyncio.Event()
 
         def abort() -> None:

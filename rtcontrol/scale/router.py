@@ -15,8 +15,8 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-LIGHT, ABOVE_MEAN = 0.4, 1.25  # the hash decides up to this busy share of a replica, or this multiple of the mean share
-SESSION = 0.05  # assumed busy share of a session that its replica has not reported yet
+LIGHT, ABOVE_MEAN = 0.4, 1.25  # use the hash up to this busy share, or this multiple of the mean
+SESSION = 0.05  # assumed busy share of a session that its replica has not yet reported
 STALE_S = 3.0  # a replica whose stats are older may be frozen
 
 
@@ -42,7 +42,7 @@ class ReplicaRouter(ConsistentHashRouter):
             lost = headers.get("x-lost")
             order.sort(key=lambda replica: lost is not None and replica.routing_stats.get("address") == lost)
             self._assigned[order[0].replica_id] += 1
-        # Each rank has one replica, because Serve would choose within a rank by the number of requests.
+        # Give each rank one replica, because within a rank Serve would choose by the number of requests.
         return [[replica] for replica in order]
 
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
@@ -75,7 +75,7 @@ def path_and_headers(pending_request: Any) -> tuple[str, dict[str, str]]:
     """Return the path and the headers of an HTTP request of Serve's proxy. Both are empty for other requests."""
     scope: dict[str, Any] = {}
     with contextlib.suppress(Exception):
-        # Unpickling is safe: the request was pickled in this process, which is the proxy.
+        # Unpickling is safe, because this process (the proxy) has pickled the request.
         scope = pickle.loads(pending_request.args[0])._asgi_scope
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
     return scope.get("path", ""), headers

@@ -20,9 +20,9 @@ from rtcontrol.models.errors import UserError
 
 BatchPolicy = Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
-# Worlds per decision: sixteen fill a forward pass of a local model; an endpoint gets eight concurrent requests.
+# Number of worlds that are decided together: in a forward pass of a local model, or in concurrent remote requests.
 LOCAL, REMOTE = 16, 8
-GIVE_UP = 3  # a policy fails after so many failed requests without a success
+GIVE_UP = 3  # a policy fails after this number of failed requests without a success
 Failure = UserError | DecodeError | DecisionLost
 
 
@@ -103,7 +103,7 @@ class ModelPolicy:
         situations = [(world.observation, world.case.instruction, world.history) for world in worlds]
         try:
             return list(local.decide_many(situations))
-        except (UserError, DecodeError):  # one of the decisions failed, so make them one by one
+        except (UserError, DecodeError):  # one of the decisions failed, so decide separately
             return [_decision(local.decide, *situation) for situation in situations]
 
 

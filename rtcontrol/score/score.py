@@ -22,15 +22,15 @@ from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripte
 from rtcontrol.telemetry.run_folder import describe_machine
 
 SCHEMA = 4
-FIRST_SEED, PHRASING_SEED = 2000, 4000  # training uses other seeds: below 1,000 (recipes), from a million on (`fit`)
-MOST = 10_000  # maximum number of lines in a list of phrasings; each line has a seed
+FIRST_SEED, PHRASING_SEED = 2000, 4000  # training uses seeds below 1,000 (recipes) and from a million on (`fit`)
+MOST = 10_000  # maximum lines in a list of phrasings, each of which gets a seed
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, or "means": null for a sentence without a meaning.'
-ALL, MOST_GOALS = "all", 1_000  # the value of score.goals that means all goals, and the maximum number of goals
-LISTENED_S = 1.0  # nonsense sentences are played for this simulated time
-TRIED = 3  # on these seeds, the expert with another goal must not reach the judged goal
-NONSENSE = 50  # number of nonsense sentences to add to a list without nonsense
-CHUNK = 32  # number of cases between two saves; an interrupt loses at most these cases
-Progress = Callable[[int, int], None]  # called with the numbers of finished and of all episodes
+ALL, MOST_GOALS = "all", 1_000  # score.goals may be "all"; maximum number of goals
+LISTENED_S = 1.0  # episodes with nonsense sentences take this number of simulated seconds
+TRIED = 3  # number of seeds on which an expert with another goal must not reach the judged goal
+NONSENSE = 50  # this number of nonsense sentences is added to a list without nonsense
+CHUNK = 32  # results are saved after this number of cases; an interrupt loses at most these
+Progress = Callable[[int, int], None]  # arguments: number of finished episodes, number of all episodes
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _phrasing_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequenc
     meant = [(seed, line) for seed, line in numbered if line.means is not None]
     phrased = [Case(line.say, line.goal, seed) for seed, line in meant]
     canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
-    # Nonsense is played in worlds of the first goal, whose outcomes do not count.
+    # Sentences of nonsense are played in worlds of the first goal. The outcomes of these episodes do not count.
     nothing = [Case(line.say, goals[0].goals[0], seed) for seed, line in numbered if line.means is None]
     parts = (("phrasings", phrased, LONGEST_S), ("canonical", canonical, LONGEST_S), ("nonsense", nothing, LISTENED_S))
     for model in settings.models:
@@ -202,7 +202,7 @@ class ScoreDocument:
     if the file cannot be written."""
 
     def __init__(self, settings: Settings, lines: Sequence[Phrasing], path: Path | None) -> None:
-        self._path = path and path.resolve()  # if it is a link, write the target of the link
+        self._path = path and path.resolve()  # if the path is a link, its target is written
         self._listened = max(1, round(LISTENED_S * settings.hz))
         self.cells: dict[str, dict[str, Any]] = {}
         self.data: dict[str, Any] = {
@@ -234,7 +234,7 @@ class ScoreDocument:
             kept["returns"].append(round(float(case.episode.ret), 3))
             kept["seconds"].append(round(case.episode.seconds, 3))
             kept["ends"].append(str(case.episode.detail.get("end")))
-            if "idle" in case.policy_data:  # the first second shows whether the sentence is understood
+            if "idle" in case.policy_data:  # the first second shows if the sentence is understood
                 idle = case.policy_data["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost", "unfamiliar"):
@@ -300,14 +300,14 @@ class Scoring:
         if settings.phrasings is not None:
             self.lines = phrasings_of(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
             if all(line.means is not None for line in self.lines):
-                kept = nonsense(held_out=True)  # no recipe trains on these sentences
+                kept = nonsense(held_out=True)  # sentences on which no recipe trains
                 self.lines += [Phrasing(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
         self._goal_rows = goal_rows(self.skill, hz, settings.goals)
         self.document = ScoreDocument(settings, self.lines, json_file)
 
     def _scored_models(self, settings: Settings) -> tuple[str, ...]:
         models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
-        if self.agent.model in SCRIPTED:  # the agent has no model but a script, which is in the table anyway
+        if self.agent.model in SCRIPTED:  # the agent has only a script, which the table shows anyway
             models = tuple(name for name in models if name != self.agent.model)
         if scripts := {*models} & {*SCRIPTED, "noop"}:
             raise UserError(f"--model {min(scripts)} is always in the table.", "Leave it out.")

@@ -18,9 +18,9 @@ from rtcontrol.models.data.row import ROW_FORMAT, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
-SHOWN = 8  # maximum number of invalid rows in an error message
+SHOWN = 8  # an error message lists at most this number of invalid rows
 READ = "Write the text that the model must read."
-SITUATION = 120  # maximum number of characters of a situation in an error message
+SITUATION = 120  # error messages show at most this number of characters of a situation
 
 
 def tools_of(value: Any) -> Tools:
@@ -50,7 +50,7 @@ def checked(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | 
         except UserError as error:
             wrong.append(str(error))
     without = [row for row in rows if not row.observation]
-    if len(without) < len(rows):  # but rows for an interpreter of instructions never have observations
+    if len(without) < len(rows):  # if no row has an observation, they are for an interpreter
         wrong += [f"{row.where}: its observation is empty. {READ}" for row in without]
     if wrong:
         more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
@@ -92,7 +92,7 @@ def _tools_in_row(line: Mapping[str, Any]) -> Tools:
 
 
 def _check_row(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
-    line.pop("tools", None)  # the call is checked against the fitted tools
+    line.pop("tools", None)  # ignore the row's tools: its call is checked against the fitted tools
     row = Row.from_dict(line, where, tools.schemas, goal)
     if not all(map(is_text, (row.instruction, row.observation or row.instruction, *row.history))):
         raise UserError(f"{where}: a text is empty, or has half a character (a lone surrogate).", READ)

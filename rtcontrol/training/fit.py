@@ -45,18 +45,18 @@ from rtcontrol.training.gaps import GapFiller, gap_notices, known_table, unfamil
 from rtcontrol.training.gate import fit_familiar_gate, fit_gate, spare_words
 from rtcontrol.training.world_rows import world_data
 
-SAMPLED = 8_000  # situations from which the vocabulary and the held-out rows come
+SAMPLED = 8_000  # vocabulary and held-out rows are taken from this number of situations
 MOST_SITUATIONS = 200_000
 HZ = 16.0
-SOURCES = (  # arguments of `fit` that belong together: (required, optional)
+SOURCES = (  # combinations of arguments of `fit`: (required, optional)
     ({"rows"}, {"tools", "goal"}),
     ({"teacher", "situations", "tools"}, {"goal"}),
     ({"env"}, {"agent", "hz"}),
 )
-TRAINING = "training"  # subfolder of the checkpoint's folder for the state of the training
+TRAINING = "training"  # the state of the training is in this subfolder of the checkpoint's folder
 ELSEWHERE = "Give another folder with --out."
-MOST_WORDS = 400  # maximum number of observed words that a checkpoint lists
-OBSERVED = 8_192  # new rows of an endless stream that show what the trained model observes
+MOST_WORDS = 400  # a checkpoint lists at most this number of observed words
+OBSERVED = 8_192  # rows of an endless stream from which the model's usual observations are learnt
 NO_NONSENSE = (
     "No training row has a meaningless instruction, so the model may follow one that has only known words. "
     "A fit from a world learns to hold meaningless ones."
@@ -199,7 +199,7 @@ def _world_data(env: str, agent: str | None, hz: float | None, seed: int, folder
     check_folder(folder)
     if hz is None:
         hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
-    # Leave out the folders, so that the files may be moved.
+    # Use the names of the files without their folders, so that the files may be moved.
     files = file_digests((env, agent, skill.all_goals.source)).items()
     return world_data(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
 
@@ -264,7 +264,7 @@ def _train_and_export(data: FitData, folder: Path, tell: Progress, say: Callable
     for note in data.notes:
         say(note)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)  # more threads hardly help a small model, and slow it down on a busy machine
+    torch.set_num_threads(1)  # on a busy machine, more threads slow down a small model
     try:
         with ExitStack() as stack:
             run, judge = _prepare_run(data, folder, say, stack)
@@ -319,7 +319,7 @@ def _size_text(model: Any) -> str:
 def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
     truth = judge.evaluate(fit_run.MOST)
-    if data.nonsense:  # the gate is fitted on held-out rows
+    if data.nonsense:  # fit the gate on held-out rows
         rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
     else:
@@ -352,7 +352,7 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
         learnt.write(folder)
         _write_card(fitted, run, observations)
-    except (OSError, SafetensorError) as error:  # SafetensorError is raised while writing weights
+    except (OSError, SafetensorError) as error:  # writing weights may raise SafetensorError
         raise save_error(folder, error) from None
     say(note)
     return fitted
@@ -399,7 +399,7 @@ def check_folder(folder: Path) -> None:
     """Raise UserError if the folder holds something other than a training run."""
     try:
         paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
-        has_other_files = any(path.is_dir() or path.stat().st_size for path in paths)  # ignores empty files
+        has_other_files = any(path.is_dir() or path.stat().st_size for path in paths)  # empty files do not count
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
     if has_other_files and not (folder / TRAINING / STATE).is_file():

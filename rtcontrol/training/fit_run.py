@@ -26,19 +26,19 @@ from rtcontrol.models.train.trainer import Progress, StepCounts, TrainConfig, Tr
 if TYPE_CHECKING:
     import torch
 
-NAMING = 0.2  # minimum share of instructions with observed words, see instructions_name_things
+NAMING = 0.2  # see `instructions_name_things`: minimum share of instructions with observed words
 CHUNK = 1_024
-FEW = 64  # with fewer held-out rows, the training rows must be right, too
-TOGETHER = 20_480  # maximum number of tokens of a batch, which limits the memory
+FEW = 64  # with fewer held-out rows, the model must also be right on the training rows
+TOGETHER = 20_480  # maximum number of tokens in a batch, to limit the memory
 SHARE = 0.1
 MOST = 1_000
-SAMPLE = 256  # held-out rows per evaluation during training
-# Learning rate: a short warm-up, a constant rate, and a decay at the end. Unlike with a cosine, the decay may start at
-# any moment (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
-LEARNING_RATE, FINAL = 5e-4, 0.03  # twice the rate does not converge on the yard (docs/training.md)
+SAMPLE = 256  # number of held-out rows in each evaluation during training
+# The learning rate has a short warm-up, a constant phase and a decay. Unlike in a cosine schedule, the decay may start
+# at any time (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
+LEARNING_RATE, FINAL = 5e-4, 0.03  # the double rate did not converge on the world yard (docs/training.md)
 WARMUP_SAMPLES, DECAY = 1_024, 0.4
 GOOD = 0.97
-KEEP = "(keep)"  # the name of null, by which the active call is kept, in results
+KEEP = "(keep)"  # the name of null (keep the active call) in results
 Answer = Call | None | DecodeError
 
 
@@ -55,7 +55,7 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
         sides[row.question in held].append(row)
-    # Shuffle, since training evaluates only the first held-out rows, and rows are often sorted.
+    # Shuffle the held-out rows, which are often sorted, because training evaluates only the first of them.
     random.Random(0).shuffle(sides[1])
     return sides[0], sides[1][:MOST]
 
@@ -176,7 +176,7 @@ class FitData:
 def instructions_name_things(rows: Sequence[Row]) -> bool:
     """Return whether instructions name observed things, so that words that vary between them are in the observation."""
     counts: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
-    # Ignore words that most instructions have, such as `the`.
+    # Ignore words that are in most instructions, such as `the`.
     apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
     naming = [apart & set(WORD.findall(row.instruction)) & set(WORD.findall(row.observation)) for row in rows]
     return sum(map(bool, naming)) >= NAMING * len(rows) and len(set().union(*naming)) > 1
@@ -234,10 +234,10 @@ class FitRun(Trainer):
         super().resume(state)
         self.course = course = TrainingSchedule(**state["course"])
         if (asked_s := self.data.minutes * 60) > course.asked_s:
-            # The run gets more time: continue at the constant learning rate.
+            # The run gets more time, so continue with the constant learning rate.
             course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
         elif asked_s < course.asked_s and self.position.seconds < course.ends:
-            # The run gets less time: let the learning rate decay until the end.
+            # The run gets less time, so decay the learning rate until the end.
             course.ends, course.asked_s = max(self.position.seconds, asked_s), asked_s
             course.decays_from = self.position.seconds
 
@@ -268,7 +268,7 @@ class FitRun(Trainer):
 
     def groups(self, rng: random.Random) -> Iterator[list[Row]]:
         for group in group_rows(list(itertools.islice(self._rows, CHUNK)), self.config, rng):
-            # Sorted rows share most tokens with their neighbours, and shared tokens are computed once.
+            # Sort the rows: neighbours then share most tokens, and shared tokens are computed only once.
             yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
 
     def after_step(self, progress: Progress | None) -> None:
@@ -290,7 +290,7 @@ class FitRun(Trainer):
         """Do nothing, since progress is reported at evaluations and not after chunks."""
 
     def before_final_save(self) -> None:
-        # Use the weights of the best evaluation, since newer weights were not evaluated as better.
+        # Use the weights of the best evaluation, because no later evaluation was better.
         if (weights := self.course.best[1]) is not None:
             self.model.load_state_dict(weights)
 
@@ -309,7 +309,7 @@ class FitRun(Trainer):
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             course.best = (score.value, weights)
         if course.decays_from is None and self._is_all_right(score, self.counts.accuracy):
-            # Only a falling learning rate can still improve the model.
+            # Start the decay, because only a falling learning rate can still improve the model.
             course.decays_from = self.position.seconds
             course.ends = min(course.ends, self.position.seconds * (1 + DECAY))
             left_s = course.ends - self.position.seconds

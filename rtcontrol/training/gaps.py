@@ -13,11 +13,11 @@ from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.training.examples import Label, Sample
 from rtcontrol.training.fit_run import Share
 
-SAMPLED = 2_000  # situations in which gaps are looked for
-FILLED = 0.25  # share of the situations that get a number from a gap
-TRIED = 32  # situations with numbers from a field's gaps, of which the function must label one
-MAX_NUMBERS = 200  # maximum number of random numbers from the gaps of a field
-NAMED = 4  # maximum number of fields in a notice
+SAMPLED = 2_000  # gaps between numbers are searched in this number of situations
+FILLED = 0.25  # share of situations in which a number is replaced by one from a gap
+TRIED = 32  # tried situations per field; the function must label one of them
+MAX_NUMBERS = 200  # maximum number of random numbers from the gaps of one field
+NAMED = 4  # a notice names at most this number of fields
 
 
 def gap_notices(observations: Iterable[str], filled: Iterable[str] = ()) -> list[str]:

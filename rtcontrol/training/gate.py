@@ -25,12 +25,12 @@ from rtcontrol.models.checkpoint.training_metadata import words
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.policy import TreeDecider
 
-HELD = 0.95  # minimum share of nonsense that the gate must hold
-SPARED = 0.02  # maximum share of canonical instructions that the gate may hold
-FAMILIAR, MIN_GATE = 0.5, 0.01  # the gate of a model without nonsense, unless it would hold too much; its minimum
-ROWS = 1024  # rows with nonsense, and rows with canonical instructions
+HELD = 0.95  # the gate must withhold at least this share of nonsense
+SPARED = 0.02  # the gate may withhold at most this share of canonical instructions
+FAMILIAR, MIN_GATE = 0.5, 0.01  # gate of a model without nonsense (unless it withholds too much), and its minimum
+ROWS = 1024  # number of rows with nonsense, and of rows with canonical instructions
 WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.WORLDS.items()}
-RUN = 4  # rows that share a nonsense sentence, as training groups rows by instruction
+RUN = 4  # rows per nonsense sentence, because training groups rows by instruction
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -46,7 +46,7 @@ def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]
     more than the share SPARED of the understood instructions."""
     lowest_gate = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     highest_gate = sorted(understood)[math.floor(SPARED * len(understood))]
-    # A confidence equal to the gate is not held, so the gate must be above `lowest_gate`.
+    # The gate withholds only confidences below it, so it must be above `lowest_gate`.
     return highest_gate if lowest_gate >= highest_gate else (lowest_gate + highest_gate) / 2
 
 
@@ -92,7 +92,7 @@ class Nonsense:
             if self._has_meaning(text):
                 continue
             typed = with_typing_noise(rng, text, table_words(self.agent) if self.agent else self.its_words)
-            # The typing noise may have produced a word of a goal.
+            # Skip the text if the typing errors have produced a word of a goal.
             if normalised(typed) not in self._held_out_texts and self.its_words.isdisjoint(normalised(typed).split()):
                 return typed
 

@@ -28,19 +28,19 @@ from rtcontrol.training.fit_run import FitData, FitRun, HeldOut
 from rtcontrol.training.gate import Nonsense
 
 EACH, CALLS = 32, 64
-# First seeds of worlds for training, and for held-out rows. Lower seeds are for scores, higher seeds for runs.
+# First seeds of worlds for training (TRAINED) and for held-out rows (HELD). Scores use lower seeds, runs higher seeds.
 TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
-SAMPLE = 4_096  # rows from which the vocabulary of the model comes
+SAMPLE = 4_096  # the model's vocabulary is taken from this number of rows
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_S, HELD_TICKS = 100.0, 51_200  # simulated seconds per world; maximum number of ticks of all worlds together
+HELD_S, HELD_TICKS = 100.0, 51_200  # simulated seconds per world, and maximum ticks of all worlds together
 # After the share LEARNER_FROM of the training time, the learner plays the share LEARNER_SHARE of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
-NONSENSE = 0.08  # share of the rows with a meaningless instruction
-KEPT = 0.4  # share of the ticks that become rows, since consecutive ticks are similar
-OTHERWISE = 0.5  # share of the rows with another goal than the episode, so that the model must read it
-REHEARSED = 0.3  # share of the rows that come from the Rehearsal
-SWITCHES_S = 6.25  # simulated seconds between changes of the goal, in half of the worlds
+NONSENSE = 0.08  # share of rows with a meaningless instruction
+KEPT = 0.4  # share of ticks that become rows; consecutive ticks are similar
+OTHERWISE = 0.5  # share of rows with another goal than the episode's, so that the model must read the goal
+REHEARSED = 0.3  # share of rows that are repeated from `Rehearsal`
+SWITCHES_S = 6.25  # mean simulated seconds between changes of the goal, in half of the worlds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Rehearsal:
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
         """Return at most `count` different moments, as evenly distributed over the calls as possible."""
         groups = [rng.sample(stored, len(stored)) for calls in self._moments.values() for stored in calls.values()]
-        rng.shuffle(groups)  # so that no order is preferred if there are more than `count`
+        rng.shuffle(groups)  # if there are more than `count`, choose at random
         moments: dict[tuple[str, str], Moment] = {}
         for depth in range(max(map(len, groups), default=0)):
             for group in groups:
@@ -104,7 +104,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         self.learner_share, self.by_learner = 0.0, False
         options = CurriculumOptions(
             noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, episode_s=(10.0, 120.0), max_delay_steps=1,
-            # In half of the worlds the goal does not change, so that long tasks can be finished.
+            # In half of the worlds, the goal does not change, so that long tasks can end.
             switch=rng.choice((0.0, min(1.0, 1.0 / (SWITCHES_S * hz)))),
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
@@ -135,7 +135,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         return replace(moment.row, instruction=self._sentence(moment.goal))
 
     def _restart(self, seed: int) -> None:
-        # Most worlds need a goal before their reset.
+        # Set a goal first, because most worlds need one before their reset.
         self._world.judge_by(self._goals.sample(self.rng))
         self._world.reset(seed + (HELD if self._held_out else TRAINED))
         self.called.clear()
@@ -258,7 +258,7 @@ def _held_out_rows(skill: UserSkill, hz: float, seed: int) -> list[Row]:
     """Return held-out rows: half of them distributed evenly over time, half evenly over different calls."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
     count = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
-    every = max(1, ticks * count // (4 * HELD_ROWS))  # consecutive ticks would give the same question
+    every = max(1, ticks * count // (4 * HELD_ROWS))  # consecutive ticks have nearly the same question
     rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal(HELD_TICKS)
     passing: list[Moment] = []
     with ExitStack() as stack:
@@ -274,7 +274,7 @@ def _held_out_rows(skill: UserSkill, hz: float, seed: int) -> list[Row]:
         decisions = rehearsal.spread(rng, HELD_ROWS // 2)
         others = rng.sample(passing, HELD_ROWS - len(decisions))
         rows = [*(moment.row for moment in decisions), *map(worlds[0].vary, others)]
-    rng.shuffle(rows)  # training evaluates only the first held-out rows
+    rng.shuffle(rows)  # because training evaluates only the first held-out rows
     return rows
 
 

@@ -99,7 +99,7 @@ class SimActuator(Actuator):
         elif not isinstance(action, Attempt):
             super()._execute_action(action)
         elif world is None:
-            self._attempt(action)  # a remote safe call does not block, and needs no thread
+            self._attempt(action)  # a remote safe call does not block, so it needs no thread
         else:
             self.referee.safes.append(self.time.now_ns)
             if not action.threaded:

@@ -14,7 +14,7 @@ from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
 from rtcontrol.drill.simulation.run import SimRun, Trace, scenario_for
 
-TICKS = 500  # default number of ticks that are simulated with a seed
+TICKS = 500  # default number of ticks to simulate per seed
 
 
 @dataclass(slots=True)

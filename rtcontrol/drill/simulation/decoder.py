@@ -21,8 +21,8 @@ from rtcontrol.models.call import Call, Decision, Plan
 
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
-GAP_NS = 10 * MS  # a freeze of the process counts as a heartbeat gap if it is longer
-GAP_AGE_NS = 2_000_000_000  # a reply reports heartbeat gaps that ended within the last 2 s
+GAP_NS = 10 * MS  # a longer freeze of the process counts as a heartbeat gap
+GAP_AGE_NS = 2_000_000_000  # a reply reports the heartbeat gaps that ended in the last 2 s
 
 
 class SimDecoder(HostBase):
@@ -47,9 +47,9 @@ class SimDecoder(HostBase):
         self.inbox: deque[DecisionReply] = deque()
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._running = 0
-        self._last_tick = 0  # the tick of the newest reply
+        self._last_tick = 0  # tick of the newest reply
 
-    # -- the loop's side ----------------------------------------------------------------------------------------------
+    # -- methods for the loop -----------------------------------------------------------------------------------------
 
     def replies(self) -> bool:
         """Return whether `wait` must return now."""
@@ -88,7 +88,7 @@ class SimDecoder(HostBase):
 
     def _decide(self, request: DecisionRequest, received_ns: int) -> None:
         started_ns, incarnation = self.time.now_ns, self.incarnation
-        kind = self.faults.next_kind  # the kind of fault that this decision must have, or None
+        kind = self.faults.next_kind  # the kind of fault that this decision must have (None: any)
         fault = self.faults.take_pending(kind) if kind is not None and kind != "send_raises" else None
         min_ns, max_ns = self.usual_ns
         took_ns = min_ns + int(self.rng.random() * (max_ns - min_ns))
@@ -169,7 +169,7 @@ class SimDecoder(HostBase):
         fault.extend_to(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
             self.gave_up = "the decoder died too often"
-            self.time.at(now, lambda: fault.extend_to(now + 3600 * S))  # longer than any run
+            self.time.at(now, lambda: fault.extend_to(now + 3600 * S))  # longer than any run takes
         else:
             self.time.at(fault.end_ns, self._restart)
 
@@ -204,7 +204,7 @@ class SimHost:
     `requests`: the time of a tick's request, and the request. `newest_replies`: a tick's newest reply. `on_point` is
     called before each request, `on_reply` with each reply that the loop receives."""
 
-    # Properties for attributes that the loop reads often, because `__getattr__` is slow.
+    # The loop reads these attributes often, so they are properties: `__getattr__` is slow.
     incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
     gave_up = property(attrgetter("_inner.gave_up"))
 
@@ -216,7 +216,7 @@ class SimHost:
         self.requests: dict[int, tuple[int, DecisionRequest]] = {}
         self.newest_replies: dict[int, DecisionReply] = {}
         self.alive = self._inner.alive
-        # Returns whether `wait` must return now.
+        # A function that returns whether `wait` must return now.
         self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
 
     def __getattr__(self, name: str) -> Any:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 from rtcontrol.hosts.protocol import LOSSES
 
-FINAL = ("give_up",)  # kinds of faults that end a run
-BLOCKING = ("lost_in_transit",)  # kinds after which a world that waits for each decision would wait for ever
-# Kinds of faults that only local worlds, and only remote worlds have.
+FINAL = ("give_up",)  # these faults end a run
+BLOCKING = ("lost_in_transit",)  # after these, a world that waits for each decision would wait for ever
+# WORLD are faults inside a local world. NETWORK are faults of the network to a remote world.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
 
@@ -20,17 +20,17 @@ LATE = "decide.decoder_slow decide.queued"
 _STALE = "stale_observation.frozen stale_observation.late"
 _NET = f"{_STALE} no_observation.none_yet"
 _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
-# If the loop hangs for longer than `guard_ns`, the actuator's watchdog executes the safe call, not the waiting call.
+# If the loop hangs for longer than `guard_ns`, the actuator's watchdog executes the safe call, and drops waiting calls.
 _GUARD = "execute.busy"
 _KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stopped"
-# By name: the causes of misses that a fault explains (empty: it causes no miss), and its minimum and maximum duration
-# in periods (0: the fault affects one decision).
+# By name of a fault: (causes of misses that the fault explains, minimum duration in periods, maximum duration). With no
+# causes, the fault explains no miss. With the duration 0, it affects only one decision.
 _KINDS: dict[str, tuple[str, float, float]] = {
     # Faults of the decoder:
     "slow_decoder": (LATE, 0, 0),
     "decider_raises": ("decide.error", 0, 0),
     "invalid_call": ("invalid", 0, 0),
-    **{loss: (f"decide.{loss}", 0, 0) for loss in LOSSES},  # errors of remote deciders
+    **{loss: (f"decide.{loss}", 0, 0) for loss in LOSSES},  # losses of a remote decider
     "send_raises": ("decide.send decide.error", 0, 0),
     "duplicate": ("", 0, 0),
     "stray": ("", 0, 0),
@@ -47,7 +47,7 @@ _KINDS: dict[str, tuple[str, float, float]] = {
     "slow_text": (f"decide.observe {LATE} {_GUARD}", 1.0, 2.0),
     "hung_text": (f"decide.observe {LATE} {_GUARD}", 4.0, 20.0),
     "observe_raises": ("no_observation.unreadable", 1.0, 3.0),
-    # Faults of the world (after a call that raises, the safe call may preempt a waiting call):
+    # Faults of the world. After a call that raises, the safe call may preempt a waiting call.
     "frozen": (_STALE, 3.0, 9.0),
     "none_yet": ("no_observation.none_yet", 2.0, 5.0),
     "slow_execute": (_WORLD, 1.0, 3.0),
@@ -94,7 +94,7 @@ class SimFault:
     start_ns: int
     end_ns: int
     caused_miss: bool = False
-    late_ns: int = 0  # when the last message arrives that the fault has delayed directly or indirectly
+    late_ns: int = 0  # arrival of the last message that this fault has delayed (also indirectly)
 
     def extend_to(self, t_ns: int) -> None:
         """Record that the fault still has an effect at `t_ns`."""

@@ -18,9 +18,9 @@ from rtcontrol.drill.simulation.faults import LATE, Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.loop.core import LoopSettings
 
-# Tolerance of checks: a thread needs up to 60 us to wake, and several threads may wake one after the other.
+# Tolerance of the checks. A thread needs up to 60 us to wake, and several threads may have to wake in turn.
 TOLERANCE_NS = 400 * US
-LOCKSTEP_MODES = ("lockstep", "arrivals")  # modes in which the world waits for decisions, without deadlines
+LOCKSTEP_MODES = ("lockstep", "arrivals")  # in these modes, the world waits for decisions, which have no deadlines
 TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_over", "miss"})
 
 
@@ -37,23 +37,23 @@ class Referee:
         self.enforced = mode not in LOCKSTEP_MODES
         self.retry_ns = min(settings.period_ns, S) if self.enforced else None
         self.threads: list[Thread] = []
-        self.blocked_spans: Callable[[int], list[tuple[int, int]]] = lambda now: []  # calls that are still running
+        self.blocked_spans: Callable[[int], list[tuple[int, int]]] = lambda now: []  # spans of unfinished calls
         self.cause_counts = Counter[str]()
         self.violation: Violation | None = None
         self.origin_ns = 0
         self.next_k = self.ticks = 0
-        self.order_count = self.last_demand = 0  # orders and demands so far, and at the last demand
-        self.orders: dict[int, tuple[int, int]] = {}  # by tick: `order_count` and time when its call was ordered
-        self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
+        self.order_count = self.last_demand = 0  # count of calls and demands so far, and this count at the last demand
+        self.orders: dict[int, tuple[int, int]] = {}  # by tick: (`order_count`, time) when its call was ordered
+        self.missed_ns: deque[int] = deque(maxlen=32)  # times at which the safe call was demanded for a miss
         self.misses_since_renewal = 0
-        self.acted_k, self.acted_n = -1, 0  # newest tick with an executed call, and how many of its calls acted
+        self.acted_k, self.acted_n = -1, 0  # newest tick whose call acted, and number of its calls that acted
         self.received_ks: set[int] = set()
-        self.counted: set[int] = set()  # releases above `next_k` that have a line
+        self.counted: set[int] = set()  # releases after `next_k` that already have a line
         self.exit_ns: int | None = None
-        self.acts: list[int] = []  # when fresh calls started to act
-        self.safes: list[int] = []  # when safe calls were attempted
+        self.acts: list[int] = []  # times at which fresh calls started to act
+        self.safes: list[int] = []  # times at which safe calls were attempted
         self.renewals: list[int] = [time.now_ns]
-        self.sampled: dict[int, int] = {}  # by release: when the evidence for its miss was first sampled
+        self.sampled: dict[int, int] = {}  # by release: when its miss was first sampled
         self.paused_ns: int | None = None
         self.resumed_ns = 0
 
@@ -142,7 +142,7 @@ class Referee:
         """Record when the loop first sampled the evidence for a miss. `since_ns`: the missed release."""
         self.sampled.setdefault(since_ns, self.time.now_ns)
 
-    # -- when the safe call must act ----------------------------------------------------------------------------------
+    # -- expected safe calls ------------------------------------------------------------------------------------------
 
     def expect_safe(self, missed_ns: int, by_ns: int, before: int = 0) -> None:
         """Expect a safe call by `by_ns`, unless a new call has become active since `missed_ns`.
@@ -177,7 +177,7 @@ class Referee:
         period_ns = self.settings.period_ns
         if line.get("kind") in TICK_KINDS and "k" in line:
             self._check_tick(line)
-        elif "further" in line and line.get("subcause", "slow") != "slow":  # (a second call may be slow without faults)
+        elif "further" in line and line.get("subcause", "slow") != "slow":  # any further call may be slow
             self._check_cause(line, line["further"], self.origin_ns + line["further"] * period_ns)
         elif "origin_ns" in line:
             self.origin_ns = line["origin_ns"]
@@ -238,7 +238,7 @@ class Referee:
         needs a fault that leaves no evidence, or several faults, because each may explain less than half of it."""
         cause = ".".join(filter(None, (line[f"{prefix}cause"], line.get(f"{prefix}subcause"))))
         self.cause_counts[cause] += 1
-        if cause == "unknown" and self.exit_ns is not None:  # the run ended before there was evidence
+        if cause == "unknown" and self.exit_ns is not None:  # the run ended before evidence was collected
             return
         near = self._faults_between(start_ns - self.settings.period_ns, self.time.now_ns if end_ns is None else end_ns)
         guilty = [fault for fault in near if cause in fault.kind.causes]
@@ -261,7 +261,7 @@ class Referee:
         if not self._faults_between(before_ns, self.time.now_ns):
             return False
         old_plan = cause == "decide.error" and error.startswith("the plan was over, or too old")
-        waited = cause == "decide.queued" and not self.enforced  # (it waited for the previous tick)
+        waited = cause == "decide.queued" and not self.enforced  # the request waited for the previous tick
         return preempted or old_plan or waited or (self.mode == "plans" and cause in LATE.split())
 
     def _hold_ended(self, k: int) -> bool:

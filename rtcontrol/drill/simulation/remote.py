@@ -31,9 +31,9 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Observe
 
 OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
-TTL_PERIODS = 3  # time to live of an observation in periods
-Deliver = Callable[[list[bytes]], None]  # called with a message when it arrives
-OFFSET_NS = 123 * S  # difference between the clocks of the client's and the server's machine
+TTL_PERIODS = 3  # an observation's time to live, in periods
+Deliver = Callable[[list[bytes]], None]  # is called with a message when the message arrives
+OFFSET_NS = 123 * S  # the clocks of the client's and the server's machines differ by this
 
 
 class Network:
@@ -42,8 +42,8 @@ class Network:
     def __init__(self, time: SimTimeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
         self.rng = time.rng("network")
-        self._delaying: dict[tuple[int, str], SimFault] = {}  # newest fault that delays, by connection and direction
-        self._last: dict[Any, int] = {}  # when the last sent message arrives, by connection and direction
+        self._delaying: dict[tuple[int, str], SimFault] = {}  # by (connection, direction): the newest delaying fault
+        self._last: dict[Any, int] = {}  # by (connection, direction): arrival time of the last message
 
     def send(self, direction: tuple[int, str], parts: list[bytes], deliver: Deliver) -> None:
         """Schedule the delivery of a message. An active fault may lose, delay, reorder or duplicate the message.
@@ -59,7 +59,7 @@ class Network:
             at_ns += int(rng.random() * period_ns)
         else:
             next_ns = self._last.get(direction, 0) + 1
-            if at_ns < next_ns and direction in self._delaying:  # this message waits for a delayed message
+            if at_ns < next_ns and direction in self._delaying:  # a delayed message delays this one
                 self._delaying[direction].late_ns = next_ns + period_ns
             at_ns = max(at_ns, next_ns)
         self._last[direction] = at_ns
@@ -118,7 +118,7 @@ class SimClient:
         self.core = Core(Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None), self.now_ns)
         self.core.connection._opened_ns = 0
         self.connection: SimConnection | None = None
-        self.epochs: dict[int, int] = {}  # by sequence number of an observation: its epoch
+        self.epochs: dict[int, int] = {}  # by sequence number of an observation: the observation's epoch
         self._opened = 0
         self._timer_ns = 0
 
@@ -176,7 +176,7 @@ class SimClient:
             self.process.at(wake_ns, lambda: self._wake(wake_ns))
 
     def _wake(self, wake_ns: int) -> None:
-        if wake_ns == self._timer_ns:  # otherwise an earlier timer has replaced this timer
+        if wake_ns == self._timer_ns:  # not if another timer has replaced this timer
             self._timer_ns = 0
             self.do_due_work()
 
@@ -200,7 +200,7 @@ class SimClient:
     def _step(self) -> None:
         """Send an observation, and schedule the next step."""
         core = self.core
-        if not core.connection.is_open:  # extend a fault of the network until the client is connected again
+        if not core.connection.is_open:  # a fault of the network lasts until the client is connected again
             near = [fault for fault in self.world.faults.recent if fault.kind.name in NETWORK]
             for fault in near[-1:]:
                 fault.extend_to(self.time.now_ns + 4 * self.step_ns)
@@ -257,7 +257,7 @@ class SimSession(LoopSession):
 
     def negotiate(self) -> SessionTerms:
         scenario, hello = self._world.scenario, self.session.hello
-        source: Any = None  # the decoder belongs to the machine
+        source: Any = None  # not needed: the simulated machine has the decoder
         agent = scenario.agent
         return SessionTerms(hello, agent, None, "sim", source, scenario.config, hello.ttl_ms or 0.0, True, (), OPTIONS)
 
@@ -282,7 +282,7 @@ class SimSession(LoopSession):
         if run is not None and env is not None:
             env.start("wall")
             time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
-            env._epoch_shown = -1  # `latest` must report the epoch to the new referee
+            env._epoch_shown = -1  # makes `latest` report the epoch to the new referee
             if run.ended_by is None:
                 run.loop()
             env.run = None
@@ -317,7 +317,7 @@ class RemoteRun:
 
     def run(self, ticks: int) -> None:
         """Serve the client for a number of periods. Raises Violation if a rule is violated."""
-        random.seed(self.scenario.seed)  # the client waits for random times before it connects again
+        random.seed(self.scenario.seed)  # for the client's random waits before it connects again
         end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
         with simulated_clock(self.time):
             self.faults.start()

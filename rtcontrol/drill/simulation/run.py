@@ -30,13 +30,13 @@ from rtcontrol.models.call import Call
 from rtcontrol.records import Command, EvidenceSample, LoopReport, NewInstruction, ThreadReading
 from rtcontrol.run.user_files import tools_only_agent
 
-# Points of the code at which an operator may give a command: now, just before a call is ordered, while a call waits for
-# the world, while the agent computes a text, and before a request is sent.
+# Points at which an operator may give a command: now, just before a call is ordered, while a call waits for
+# the world, while the agent computes the observation text, or just before a request is sent.
 COMMAND_POINTS = ("now", "order", "wait", "text", "send")
-MAX_WAITS = 200  # how often the loop may wait within 10 ms of simulated time
-REMOTE_SHARE = 0.04  # share of seeds with a remote world
+MAX_WAITS = 200  # the loop may wait at most this often in 10 ms of simulated time
+REMOTE_SHARE = 0.04  # share of seeds that simulate a remote world
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
-# Modes of runs with a local world, of which one is chosen at random.
+# A run with a local world has one of these modes, chosen at random.
 MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
@@ -216,12 +216,12 @@ class SimRun(ControlLoop):
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
         self.next_point = ""
         self.steps = scenario.mode in LOCKSTEP_MODES
-        self.max_ticks = 0  # maximum number of ticks if the world waits for decisions
+        self.max_ticks = 0  # maximum number of ticks; only used if the world waits for decisions
         self.referee = Referee(self.time, self.faults, self.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.blocked_spans = self._blocked_spans
         self.text = SimObserve(self.thread, self.faults, self.settings.deadline_ns)
-        self.confirmed: set[int] = set()  # ticks with a call that an operator confirmed
+        self.confirmed: set[int] = set()  # ticks whose call an operator confirmed
         agent, host = replace(scenario.agent, observe=self.text.observe), machine.make_host()
         host.on_point = self.text.on_point = self._at_point
         host.on_reply = self._handle_reply
@@ -300,7 +300,7 @@ class SimRun(ControlLoop):
         self.referee.exit_ns = self.time.now_ns
         finish(self, 10.0)
         if self.referee.violation is not None:
-            raise self.referee.violation  # the loop may have handled this exception as a miss, so raise it again
+            raise self.referee.violation  # the loop may have counted this exception as a miss, so raise it again
 
     def end(self) -> None:
         """Stop the run and the injection of faults."""
@@ -327,7 +327,7 @@ class SimRun(ControlLoop):
         requested_ns, request = self.host.requests[k]
         reply = self.host.newest_replies[k]
         if reply.older_request is not None:
-            request = reply.older_request  # the call is a step of a plan, which was decided for an older observation
+            request = reply.older_request  # the call is a step of a plan for an older observation
             requested_ns = request.captured_ns
         decision, needs_approval = reply.decision, call.name in self.config.confirm
         wrong = {

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 Act = Callable[[], object]
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
-# The simulated clock starts at one hour, because 0 means "not yet" in many timestamps.
+# The simulated clock starts at one hour, because many timestamps use 0 for "not yet".
 START_NS = 3600 * S
 
 

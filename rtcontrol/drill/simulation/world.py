@@ -80,7 +80,7 @@ class SimWorld:
         for start, end in reversed(self.process.frozen_spans):
             if end <= captured_ns:
                 break
-            if start < captured_ns:  # the process was frozen when this step was due, so it happened afterwards
+            if start < captured_ns:  # the process was frozen when this step was due; the step came afterwards
                 captured_ns = end
         return seq, captured_ns
 
