@@ -101,7 +101,24 @@ def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Defini
         return f"the tool {more[0][:MAX_NAME_LENGTH]} is not among its tools"
     if [*current] != [*nearest]:
         return f"its tools are in another order: {', '.join(nearest)}"
-    return next((f"the tool {n} has another definition" for n in current if current[n] != nearest[n]), None)
+    return next(
+        (f"the tool {n} has {_place(current[n], nearest[n])}" for n in current if current[n] != nearest[n]), None
+    )
+
+
+ABSENT, SHOWN = "(absent)", 60
+
+
+def _place(current: Any, trained: Any, path: str = "") -> str:
+    """Return the first keyword in which two definitions differ, with its value in both, as the end of a sentence."""
+    if isinstance(current, Mapping) and isinstance(trained, Mapping):
+        names = dict.fromkeys([*current, *trained])
+        name = next(n for n in names if current.get(n, ABSENT) != trained.get(n, ABSENT))
+        return _place(current.get(name, ABSENT), trained.get(name, ABSENT), f"{path}.{name}".removeprefix("."))
+    now, before = (
+        v if v is ABSENT else json.dumps(v, ensure_ascii=False, default=repr)[:SHOWN] for v in (current, trained)
+    )
+    return f"`{path}` {now}, in training {before}"
 
 
 def _plain(value: Any, key: str = "") -> Any:

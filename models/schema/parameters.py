@@ -75,7 +75,7 @@ class ParameterReader:
         ]
         # Order of the heads: required parameters as declared, then optional parameters sorted by name.
         optional = sorted((p for p in parameters if not p.required), key=lambda p: p.name)
-        return (*(p for p in parameters if p.required), *optional), RootRules.from_root(root)
+        return (*(p for p in parameters if p.required), *optional), RootRules.from_root(root, self._where)
 
     def _check_properties(self, root: Mapping[str, Any]) -> None:
         """Raise UserError if an argument is not listed in `properties`, or has no legal value."""
@@ -167,24 +167,25 @@ def _with_implied_type(schema: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class RootRules:
     """The rules for combinations of arguments: the keywords as `written` in the root schema, and a schema `document`
-    with these rules, which the arguments of a call must satisfy."""
+    with these rules, which the arguments of a call must satisfy. `where` names the tool in errors."""
 
     written: Mapping[str, Any]
     document: Mapping[str, Any]
+    where: str
 
     @classmethod
-    def from_root(cls, root: Mapping[str, Any]) -> RootRules | None:
+    def from_root(cls, root: Mapping[str, Any], where: str) -> RootRules | None:
         """Return the rules of a root schema without references, or None if it has none."""
         written = {key: value for key, value in root.items() if key not in {"properties", "required", *NEUTRAL}}
         rules = {key: value for key, value in written.items() if key in COMBINING}
         if not rules:
             return None
         closing = {key: root[key] for key in CLOSING if root.get(key) in (False, NO_VALUE)}
-        return cls(written, {**rules, **closing, "properties": dict.fromkeys(root.get("properties", ()), True)})
+        return cls(written, {**rules, **closing, "properties": dict.fromkeys(root.get("properties", ()), True)}, where)
 
     @cached_property
     def _validator(self) -> Validator:
-        return Validator(self.document, "the arguments of a call")
+        return Validator(self.document, self.where)
 
     def violation(self, arguments: Mapping[str, Any]) -> str | None:
         """Return why these arguments may not be combined, in a few words; None if they may."""

@@ -50,7 +50,7 @@ class ShapeWriter:
         closed = schema.get("additionalProperties", False) in (False, NO_VALUE) and "patternProperties" not in schema
         if schema.get("type") != "object" or not properties or not closed or not required <= properties.keys():
             return None
-        rules = RootRules.from_root(schema)
+        rules = RootRules.from_root(schema, self._where)
         named = {name for part in subschemas(schema) for name in part.get("properties", ())}
         if rules is None or self._room <= 0 or not named <= properties.keys():
             return None
@@ -72,7 +72,7 @@ class ShapeWriter:
         shapes = _merged([tuple(frozenset([each]) for each in row) for row in combinations.rows])
         if len(shapes) > MAX_SHAPES:
             return dict(schema)
-        rules = RootRules.from_root(schema)
+        rules = RootRules.from_root(schema, self._where)
         apart = {"properties", "required", *(rules.document if rules else ())} - {*CLOSING}
         outside = {key: value for key, value in schema.items() if key not in apart}
         if not shapes:

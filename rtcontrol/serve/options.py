@@ -19,8 +19,8 @@ class ServeOptions(ServeGroup):
     """A server's settings. Raises UserError if settings contradict each other.
 
     `agent`: the agent of all clients, or None if clients choose a bundled agent or send tools. `tools`: for clients
-    that do neither. `prepare` sets `default_tools` from `tools` or `agent`. `model`: for clients that choose no model
-    (None: the agent's model, or the model that was trained on the client's tools).
+    that do neither. `prepare` sets `default_tools` from `tools` or `agent`, or to those of the model's training.
+    `model`: for clients that choose no model (None: the agent's model, or the one trained on the client's tools).
     """
 
     limits: Limits = LIMITS
@@ -38,10 +38,13 @@ class ServeOptions(ServeGroup):
         self.check()
         if self.agent is not None:
             return replace(self, default_tools=tuple(assembly.load_agent(self.agent).tools.openai()))
+        from rtcontrol.run.model_compatibility import metadata_of, model_for
+
         if self.tools is None:
-            return self
+            learnt = None if self.model is None else metadata_of(self.model)
+            known = () if learnt is None or learnt.any_tools else learnt.tools or ()
+            return replace(self, default_tools=tuple(map(dict, known)))
         from rtcontrol.models.schema.random_call import check_random
-        from rtcontrol.run.model_compatibility import model_for
         from rtcontrol.run.toolsets import load_tools
 
         tools = load_tools(self.tools, skip_unsupported=self.skip_unsupported)

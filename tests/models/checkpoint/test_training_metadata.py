@@ -235,8 +235,11 @@ def test_order_of_keys_does_not_change_tools(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (go({"way": {**WAY, "enum": ["right", "left"]}, "speed": SPEED}, ["way", "speed"]), "go has another"),
-        (go({"way": WAY}, ["way"]), "go has another"),
+        (
+            go({"way": {**WAY, "enum": ["right", "left"]}, "speed": SPEED}, ["way", "speed"]),
+            'way.enum` ["right", "left"], in training ["left", "right"]',
+        ),
+        (go({"way": WAY}, ["way"]), "speed` (absent), in training {"),
         (go({"way": WAY, "speed": SPEED}, ["way", "speed"], "walk"), "the tool go is missing"),
     ],
     ids=["values", "parameter", "name"],

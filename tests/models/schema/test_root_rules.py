@@ -200,3 +200,8 @@ def test_tool_without_possible_random_call_names_the_parameter(root: dict[str, A
 def test_refuses_parameters_that_refer_to_another_type() -> None:
     with pytest.raises(UserError, match="its parameters are of type 'array', not an object"):
         read({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}})
+
+
+def test_names_the_tool_of_an_unsupported_pattern_in_its_rules() -> None:
+    with pytest.raises(UserError, match="^Tool go: its patternProperties '.[?]!x.' is not supported"):
+        read({"properties": {"a": {"enum": [1]}}, "anyOf": [{"patternProperties": {"(?!x)": False}}]})

@@ -125,3 +125,9 @@ def test_welcome_has_all_safe_calls() -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
     result = welcome(terms(**OWN, safe_calls=calls))
     assert (result.safe_call, result.safe_calls) == (STOP, calls)
+
+
+def test_serves_the_tools_of_the_model_without_others() -> None:
+    names = [body["function"]["name"] for body in ServeOptions(model="village").prepare().default_tools]
+    assert names == ["walk", "run", "look", "stay"]
+    assert not ServeOptions().prepare().default_tools
