@@ -110,15 +110,15 @@ def test_serve_accepts_the_application_and_its_arguments(config: dict[str, Any])
     pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
     from ray.serve.schema import ServeDeploySchema
 
-    from rtcontrol.scale.application import options_of
+    from rtcontrol.scale.application import parse_options
 
     ServeDeploySchema.model_validate(config)
     (application,) = config["applications"]
     assert application["import_path"] == "rtcontrol.scale:build"
     args = application["args"]
-    options_of(args).check()
+    parse_options(args).check()
     with pytest.raises(UserError, match="--keys is missing"):
-        options_of({**args, "keys": None}).check()
+        parse_options({**args, "keys": None}).check()
     most = int(args["replicas"].partition(":")[2])
     there = sum(int(one["rayStartParams"]["num-cpus"]) * one["replicas"] for one in cluster()["workerGroupSpecs"])
     # While a model is changed there are old and new replicas.

@@ -49,7 +49,7 @@ START_HINT = (
 Tools = tuple[dict[str, Any], ...]
 
 
-class Unavailable(Refusal):
+class UnavailableRefusal(Refusal):
     """The refusal of a request that the decoder cannot answer at the moment (status 503)."""
 
     def __init__(self, reason: str) -> None:
@@ -166,14 +166,14 @@ class ToolSetCache:
         allow_null: bool = False,
         system_text: str = "",
     ) -> TimedDecision:
-        """Make a decision. `system_text`: the text of the system messages. Raises Unavailable, or another Refusal if
-        the tools are invalid, or if the prompt or a value is too long."""
+        """Make a decision. `system_text`: the text of the system messages. Raises UnavailableRefusal, or another
+        Refusal if the tools are invalid, or if the prompt or a value is too long."""
         started_s = time.perf_counter()
         if self._waiting >= MAX_WAITING:
-            raise Unavailable(f"{MAX_WAITING} requests are already waiting")
+            raise UnavailableRefusal(f"{MAX_WAITING} requests are already waiting")
         self._waiting += 1
         try:
-            tool_set = await self._tool_set(tools, allow_null)
+            tool_set = await self._get_tool_set(tools, allow_null)
             gate = tool_set.gate
             text = gate.instruction(system_text, instruction)
             decision, decide_ns = await tool_set.decide(observation, text, tuple(history))
@@ -188,7 +188,7 @@ class ToolSetCache:
         while self._open:
             self._open.popitem()[1].close()
 
-    async def _tool_set(self, tools: Tools, allow_null: bool) -> ToolSet:
+    async def _get_tool_set(self, tools: Tools, allow_null: bool) -> ToolSet:
         key = json.dumps([allow_null, *tools])
         if key in self._open and not self._open[key].lost:
             self._open.move_to_end(key)
@@ -199,7 +199,7 @@ class ToolSetCache:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 return await asyncio.shield(self._opening[key])
         except TimeoutError:
-            raise Unavailable(f"the tools were not compiled within {OPEN_TIMEOUT_S:g} s") from None
+            raise UnavailableRefusal(f"the tools were not compiled within {OPEN_TIMEOUT_S:g} s") from None
 
     async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
         """Open a tool set. If too many are open, close the least recently used tool set."""
@@ -226,7 +226,7 @@ def open_tool_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allo
         host.start()
         return ToolSet(host, gate, options.decide_timeout_s)
     except DecoderUnavailable as error:
-        raise Unavailable(error.what.rstrip(".")) from None
+        raise UnavailableRefusal(error.what.rstrip(".")) from None
     except UserError as error:
         raise tools_refusal(error.what, error.remedy) from None
     except Exception as error:
@@ -267,9 +267,9 @@ class ToolSet:
                 return decision_of(reply)
             if host.incarnation != incarnation or not host.alive():
                 self.lost = True
-                raise Unavailable("the decoder was lost")
+                raise UnavailableRefusal("the decoder was lost")
         host.cancel(tick)
-        raise Unavailable(f"no decision within {self._timeout_s:g} s")
+        raise UnavailableRefusal(f"no decision within {self._timeout_s:g} s")
 
     def _close_host(self) -> None:
         try:
@@ -288,5 +288,5 @@ def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
             raise tools_refusal(
                 f"{detail}.", "Add an enum, a range, a maxLength or maxItems to the parameter's schema."
             )
-        raise Unavailable(f"the decoder failed ({reply.error})")
+        raise UnavailableRefusal(f"the decoder failed ({reply.error})")
     return reply.decision, reply.decide_ns

@@ -91,7 +91,7 @@ class PolicyDecider(SteppedDecider):
 
         After a cancelled question or an invalid answer this method closes the connection, because the next message
         could still belong to this question."""
-        packed = pack_message(self.question(request))
+        packed = pack_message(self.build_question(request))
         try:
             message = yield from wait_in_steps(self._link.ask(packed, self._answer_limit_s(request)))
         except concurrent.futures.CancelledError:
@@ -105,7 +105,7 @@ class PolicyDecider(SteppedDecider):
             if not good:
                 self._link.disconnect()
 
-    def question(self, request: DecisionRequest) -> dict[str, Any]:
+    def build_question(self, request: DecisionRequest) -> dict[str, Any]:
         """Return the policy's inputs: arrays with values of the observation, and the instruction. Raises UserError."""
         data, prompt = request.data or {}, self._mapping.file.prompt
         if self._fields is None:

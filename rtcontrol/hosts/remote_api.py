@@ -152,7 +152,7 @@ class EndpointDecider(SteppedDecider):
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Return the API's decision. Raises DecisionLost. Closing the generator cancels the HTTP request."""
-        body = {"model": self._source.model, **self._api.body(request)}
+        body = {"model": self._source.model, **self._api.build_body(request)}
         limit_s = time_limit_s(request, self._source.late)
         try:
             job = self._web.post(body, LONGEST_S if limit_s is None else limit_s)
@@ -165,7 +165,7 @@ class EndpointDecider(SteppedDecider):
             content = dict(answer.json())
         except (ValueError, TypeError):
             raise DecisionLost("malformed", "the answer is not a JSON object") from None
-        return replace(self._api.decision(content), forward_passes=1)
+        return replace(self._api.parse_decision(content), forward_passes=1)
 
     def info(self) -> dict[str, Any]:
         source = self._source
@@ -231,13 +231,13 @@ class DecisionsApi:
         )
         self._arguments = [[self._argument_question(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
-    def body(self, request: DecisionRequest) -> dict[str, Any]:
+    def build_body(self, request: DecisionRequest) -> dict[str, Any]:
         """Return the body of the HTTP request. The most variable parts are last, for the server's prefix cache."""
         calls = "; ".join(request.history) or "none"
         state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
-        return {"questions": self.questions(), self.state: state}
+        return {"questions": self.build_questions(), self.state: state}
 
-    def questions(self) -> Any:
+    def build_questions(self) -> Any:
         return [
             {
                 "type": "choice",
@@ -251,15 +251,15 @@ class DecisionsApi:
             for question in self.sent
         ]
 
-    def answers(self, content: Any) -> Mapping[str, Any]:
+    def parse_answers(self, content: Any) -> Mapping[str, Any]:
         """Return the answers with the names of their questions as keys. Raises DecisionLost."""
         if not isinstance(content, list) or len(content) != len(self.sent):
             raise DecisionLost("malformed", f"the server did not give one answer to each of {len(self.sent)} questions")
         return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
-    def decision(self, content: Any) -> Decision:
+    def parse_decision(self, content: Any) -> Decision:
         """Parse the JSON of a response, and return the decision. Raises DecisionLost."""
-        decision = self._call(self.answers(content.get("answers")))
+        decision = self._call(self.parse_answers(content.get("answers")))
         usage = _as_dict(content.get("usage"))
         total = _as_count(usage.get("input_tokens"))
         cached = min(_as_count(_as_dict(usage.get("input_tokens_details")).get("cached_tokens")), total)
@@ -310,7 +310,7 @@ class SystemOneApi(DecisionsApi):
 
     route, state = "/systemone", "state"
 
-    def questions(self) -> Any:
+    def build_questions(self) -> Any:
         return {
             question.name: {
                 "type": "choice",
@@ -320,7 +320,7 @@ class SystemOneApi(DecisionsApi):
             for question in self.sent
         }
 
-    def answers(self, content: Any) -> Mapping[str, Any]:
+    def parse_answers(self, content: Any) -> Mapping[str, Any]:
         if not isinstance(content, dict):
             raise DecisionLost("malformed", "the answers are not keyed by the questions' names")
         return content
@@ -352,12 +352,12 @@ class ChatApi:
         named = [{"type": "function", "function": function} for function in functions]
         self._constant_fields = {"tools": named, "tool_choice": "required", "temperature": 0}
 
-    def body(self, request: DecisionRequest) -> dict[str, Any]:
+    def build_body(self, request: DecisionRequest) -> dict[str, Any]:
         calls = f"Calls so far: {'; '.join(request.history)}" if request.history else ""
         content = "\n\n".join(text for text in (request.instruction, calls, request.observation) if text)
         return {**self._constant_fields, "messages": [self._system, {"role": "user", "content": content}]}
 
-    def decision(self, content: Any) -> Decision:
+    def parse_decision(self, content: Any) -> Decision:
         try:
             calls = [self._call(call["function"]) for call in content["choices"][0]["message"].get("tool_calls") or []]
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):

@@ -38,38 +38,38 @@ class FallbackPolicy:
         self.safe = False  # True after a demand for the safe calls, until a fresh call acts
         self.suspended = False  # True while an operator has paused or stopped the run
 
-    def renew(self, now_ns: int) -> None:
+    def renew_hold(self, now_ns: int) -> None:
         """Restart the hold limit, because a decision in time confirmed the active call."""
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
-    def fresh_call(self, now_ns: int) -> None:
+    def record_fresh_call(self, now_ns: int) -> None:
         """Record that a fresh call was executed, which replaces active safe calls."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
-    epoch = fresh_call  # a new epoch resets the active call and the hold limit in the same way
+    start_epoch = record_fresh_call  # a new epoch resets the active call and the hold limit in the same way
 
-    def suspend(self, now_ns: int, lasting: bool) -> None:
+    def record_pause(self, now_ns: int, lasting: bool) -> None:
         """Record that an operator's pause or stop demanded the safe calls. The active call must not be held. `lasting`:
         the run is still paused or stopped."""
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
-    def miss(self, now_ns: int) -> Measure:
+    def record_miss(self, now_ns: int) -> Measure:
         """Record a miss, and return the measure for it."""
         if self.suspended:
             return self._demand_once()  # returns "none" unless a new epoch has started
         if self._on_miss == "stop":
             return "stop"
-        return self.unsure(now_ns) if self._on_miss == "hold" else self._demand_once()
+        return self.record_held_call(now_ns) if self._on_miss == "hold" else self._demand_once()
 
-    def unsure(self, now_ns: int) -> Measure:
+    def record_held_call(self, now_ns: int) -> Measure:
         """Record that a gate withheld a call, and return the measure for it. This does not restart the hold limit."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
         return self._demand_once()
 
-    def expire(self, now_ns: int) -> Measure:
+    def check_hold_limit(self, now_ns: int) -> Measure:
         """Return "safe" if the hold limit of the active call has passed, else "none"."""
         return self._demand_once() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 

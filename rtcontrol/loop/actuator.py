@@ -148,7 +148,7 @@ class Actuator:
         elif not isinstance(action, Attempt):
             error = self._executor.send(action)
             with self._lock:
-                self.core.sent(action, error)
+                self.core.record_send_result(action, error)
         elif action.threaded:
             try:
                 threading.Thread(target=self._attempt, args=(action,), name="safe-call", daemon=True).start()
@@ -159,15 +159,15 @@ class Actuator:
 
     def _perform(self, command: Command) -> None:
         effect, error = self._executor.perform(command)
-        with self._lock:  # an operator must not block calls between `confirmation` and `send`
-            if (emit := self.core.confirmation(command, effect)) is not None:
+        with self._lock:  # an operator must not block calls between `call_emission` and `send`
+            if (emit := self.core.call_emission(command, effect)) is not None:
                 error = self._executor.send(emit)
-            self.core.performed(command, effect, error, time.monotonic_ns())
+            self.core.record_command_result(command, effect, error, time.monotonic_ns())
 
     def _attempt(self, attempt: Attempt) -> None:
         result = self._executor.attempt(attempt)
         with self._lock:
-            self.core.attempted(attempt, result, time.monotonic_ns())
+            self.core.record_attempt_result(attempt, result, time.monotonic_ns())
         self._report()
         self._wakeups.put(None)
 

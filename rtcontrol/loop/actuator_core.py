@@ -1,9 +1,9 @@
 """State machines that decide which calls reach the environment, and when. They use no thread, lock or clock.
 
-The loop calls `execute`, `demand`, `emit`, `instruct` and `block` of `ActuatorCore`. The actuator's thread gets an
-action from `next_action`, executes it, and reports the result to `performed` (for a Command), `attempted` (for an
-Attempt) or `sent`. `Actuator` (actuator.py) holds a lock in each of these calls. All instants are nanoseconds of
-CLOCK_MONOTONIC.
+The loop calls `execute`, `demand_safe_calls`, `emit`, `instruct` and `block` of `ActuatorCore`. The actuator's thread
+gets an action from `next_action`, executes it, and reports the result to `record_command_result`,
+`record_attempt_result` or `record_send_result`. `Actuator` (actuator.py) holds a lock in each of these calls. All
+instants are nanoseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class ActuatorCore:
             if command is not None:
                 command.block_reason = why
 
-    def demand(self, why: str, emission: Emission | None) -> Command | None:
+    def demand_safe_calls(self, why: str, emission: Emission | None) -> Command | None:
         """Demand all safe calls, to start after the emission was sent. Return the dropped waiting command, or None."""
         cleared = self._drop_waiting()
         if self.safe.unsent_emission is not None:  # send the emission of the previous demand first
@@ -282,7 +282,7 @@ class ActuatorCore:
             self.jobs.append(Emit(emission, number))
         return cleared
 
-    def retry(self) -> bool:
+    def retry_safe_calls(self) -> bool:
         """Retry at once the safe calls that are not active. Return False if all safe calls are active."""
         if self.safe.wanted:
             self.safe.due_ns = 0
@@ -354,7 +354,7 @@ class ActuatorCore:
     def _demand_for_hanging_loop(self, now_ns: int) -> None:
         """Demand the safe calls, because the loop hangs: it did not renew the watchdog (`guard_ns`) in time."""
         self.guard_ns = None
-        if (cleared := self.demand("loop", self.guard_emission)) is not None:
+        if (cleared := self.demand_safe_calls("loop", self.guard_emission)) is not None:
             self._complete_command(cleared, "too_late", now_ns, now_ns)
 
     def _next_round_action(self, round_: AttemptRound, now_ns: int) -> Action | None:
@@ -401,13 +401,13 @@ class ActuatorCore:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
+    def call_emission(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
         """Return the emission for a call that acted, or None if calls were blocked meanwhile."""
         if effect != "acted" or command.fresh is None or command.block_reason is not None:
             return None
         return Emit(command.fresh)
 
-    def performed(
+    def record_command_result(
         self, command: Command, effect: Effect | Literal["failed"], error: BaseException | None, now_ns: int
     ) -> None:
         """Handle the result of a command. `error`: the exception of the command or its emission, or None."""
@@ -421,13 +421,13 @@ class ActuatorCore:
         self.call_spans[-1][1] = now_ns
         self._complete_command(command, effect, self.call_spans[-1][0], now_ns, error)
 
-    def attempted(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
+    def record_attempt_result(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
         """Handle the result of an attempt to execute a safe call."""
         self.safe.attempt_ended(attempt, result, now_ns)
         self.change_count += 1
         self._record_end(now_ns)
 
-    def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
+    def record_send_result(self, job: Emit | Instruct, error: BaseException | None) -> None:
         """Handle the result of sending an emission or instruction. `error`: the exception, or None."""
         round_ = self.safe.round
         if error is None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.ledger import spans_of, to_ms
+from rtcontrol.loop.ledger import tick_timestamps, to_ms
 from rtcontrol.telemetry.causes import Cause
 
 # The steps of a tick in their order: (name of the step, timestamp at the end of the step).
@@ -176,7 +176,7 @@ class EvidenceCollector:
     ) -> Evidence:
         """Return the evidence about a missed tick that ended at `end_ns`."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
-        spans = spans_of(tick, reply, outcome.done)
+        spans = tick_timestamps(tick, reply, outcome.done)
         late_ms, since_ms = self._lateness(outcome)
         return self._evidence(
             tick,
@@ -202,7 +202,7 @@ class EvidenceCollector:
         evidence = replace(before, gaps=[*before.gaps, *gaps])
         if reply is None:
             return evidence
-        spans = _with_estimated_spans(spans_of(tick, reply, done), reply)
+        spans = _with_estimated_spans(tick_timestamps(tick, reply, done), reply)
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
@@ -347,8 +347,8 @@ def attribute(e: Evidence) -> Verdict:
         return verdict
     if e.fault is not None and (preempted or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
-    decided = _parts_verdict(Cause.DECIDE, _deciding_ms(e, took), e.usual, need)
-    return decided or _parts_verdict(Cause.EXECUTE, _executing_ms(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    decided = _parts_verdict(Cause.DECIDE, _decide_parts_ms(e, took), e.usual, need)
+    return decided or _parts_verdict(Cause.EXECUTE, _execute_parts_ms(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
@@ -409,7 +409,7 @@ def _spans_without_loop(e: Evidence) -> list[Span]:
     return windows
 
 
-def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+def _decide_parts_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """Return how the time from the release to the reply was spent, in ms by sub-cause of `decide`."""
     # At this tick's release or reply, the loop may also have been computing the observation text of another tick.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _spans_without_loop(e))
@@ -435,7 +435,7 @@ def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     return parts
 
 
-def _executing_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+def _execute_parts_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """Return how the time after the reply was spent, in ms by sub-cause of `execute`."""
     if (replied := e.spans.get("replied")) is None:
         return {}

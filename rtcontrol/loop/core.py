@@ -161,7 +161,7 @@ class LoopCore:
         return self.out
 
     @property
-    def open(self) -> list[ev.Tick]:
+    def open_ticks(self) -> list[ev.Tick]:
         """Return the ticks that have no result yet."""
         outstanding = self.outstanding
         ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
@@ -218,7 +218,7 @@ class LoopCore:
         if not self.ledger.t0_ns:
             self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
             self.ledger.write({"origin_ns": self.ledger.t0_ns})
-            self.fallback.policy.epoch(self.world.started_ns)
+            self.fallback.policy.start_epoch(self.world.started_ns)
         self._time_out()
         self._release()
 
@@ -313,7 +313,7 @@ class LoopCore:
             world.epoch = observation.epoch
             self.requests.history.clear()
             self.ledger.write_episodes(event.episodes)
-            self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
+            self.fallback.policy.start_epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
         if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # so slow that it may delay another tick
@@ -344,7 +344,7 @@ class LoopCore:
         tick.submitted_ns = self.now_ns
         self.outstanding.pending[tick.k] = tick
         if self.settings.record_observations and not tick.calls:
-            data = snapshot(observation.data, self.rules.plain)
+            data = copy_data(observation.data, self.rules.plain)
             self.ledger.write_request(tick.request, observation, tick.capture_ns, data)
 
     # -- wait ----------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class LoopCore:
         idle = not (self.outstanding.pending or self.outstanding.ordered)
         if not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
-        measure = policy.expire(self._world_ns)
+        measure = policy.check_hold_limit(self._world_ns)
         # A call that failed after the demand for the safe calls may have acted in part, so demand the safe calls again.
         if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
             self._demand_safe_calls("miss", self.fallback.safe_emission(), self.outstanding.newest_k)
@@ -435,7 +435,7 @@ class LoopCore:
             return  # this request for a further call was already recorded as cut
         self.ledger.write_late(tick, reply, None, self.now_ns)
         if tick is not None:
-            self._close_miss_of(tick, reply)
+            self._record_open_miss(tick, reply)
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
@@ -447,7 +447,7 @@ class LoopCore:
         elif (why := self.operator.reason_to_hold(tick, decision)) is not None:
             self._hold_decision(tick, reply, decision.call, why)
         elif decision.call is None:
-            self.fallback.policy.renew(self._world_ns)
+            self.fallback.policy.renew_hold(self._world_ns)
             self._emit_status(tick, "fresh", reply)
             self._settle_tick(ev.TickOutcome(tick, "null", reply), reply)
         elif tick.k < self.outstanding.ordered_k:
@@ -465,7 +465,7 @@ class LoopCore:
         if why == "confirm" and call is not None:
             self.operator.request_approval(tick, reply, call, self.now_ns)
         # Hold the active call, but do not extend its hold limit.
-        measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
+        measure: Measure = "hold" if tick.calls else self.fallback.policy.record_held_call(self._world_ns)
         self._settle_tick(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
@@ -552,7 +552,7 @@ class LoopCore:
         elif order.settled:
             self.ledger.write_overrun(order, done)
             if not tick.calls:
-                self._close_miss_of(tick, reply, done)
+                self._record_open_miss(tick, reply, done)
         elif done.effect == "refused":
             self._withhold_paused(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
@@ -568,7 +568,7 @@ class LoopCore:
         """Record that the call of `order` acted, and is now the active call."""
         tick, call = order.tick, order.call
         if done.current:
-            self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
+            self.fallback.policy.record_fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
         self.requests.record_acted(tick, call, order.text)
         why = "late" if order.late else "further" if tick.calls else "fresh"
         self.ledger.write_called_line(call, tick.k, tick.epoch, why, done.ended_ns)
@@ -607,7 +607,7 @@ class LoopCore:
         if tick.calls:
             self.ledger.write(line | {"over": True})
         else:
-            self._open_miss(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, end_ns))
+            self._request_evidence(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, end_ns))
         if self.settings.on_miss == "stop":
             self._stop_ticks("miss")
 
@@ -620,8 +620,8 @@ class LoopCore:
         if tick.calls:
             self._cut_further_calls(outcome, line)
             return
-        measure = self.fallback.policy.miss(self._world_ns)
-        self._open_miss(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, self.now_ns, measure))
+        measure = self.fallback.policy.record_miss(self._world_ns)
+        self._request_evidence(UnrecordedMiss(outcome, self.ledger.reserve_slot(), line, self.now_ns, measure))
 
     def _cut_further_calls(self, outcome: ev.TickOutcome, line: Line) -> None:
         """End the further calls of a tick. The last call that acted stays active. A further call that failed may have
@@ -629,11 +629,11 @@ class LoopCore:
         line |= cut_fields(outcome)
         cause = line.get("cause")
         failed = cause == Cause.EXECUTE.value
-        measure: Measure = self.fallback.policy.miss(self._world_ns) if failed else "hold"
-        self._follow_up(outcome, line, measure, cause)
+        measure: Measure = self.fallback.policy.record_miss(self._world_ns) if failed else "hold"
+        self._apply_measure(outcome, line, measure, cause)
         self.ledger.write(line)
 
-    def _open_miss(self, miss: UnrecordedMiss) -> None:
+    def _request_evidence(self, miss: UnrecordedMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
         self.outstanding.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
@@ -645,13 +645,13 @@ class LoopCore:
             return
         evidence = self.evidence_collector.evidence_of_miss(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
-            self._follow_up(miss.outcome, miss.line, miss.measure, evidence.verdict.cause.value)
+            self._apply_measure(miss.outcome, miss.line, miss.measure, evidence.verdict.cause.value)
         if self._cause_may_change(miss, evidence):
             miss.evidence, miss.until_ns = evidence, self.now_ns + self.settings.period_ns
         else:
             self._record_miss(miss, evidence)
 
-    def _follow_up(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
+    def _apply_measure(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
         """Apply the fallback policy's `measure` for a miss, and send its `cause` to an environment that emits."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
@@ -668,7 +668,7 @@ class LoopCore:
         comes = k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
         return comes and self.grid.enforced and evidence.may_change and not self.world.exiting
 
-    def _close_miss_of(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
+    def _record_open_miss(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
         """Record the tick's unrecorded miss, if any, after its late reply arrived or its late call ended."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
@@ -712,7 +712,7 @@ class LoopCore:
 
     def _record_pause(self, k: int) -> None:
         """Record that a pause or stop demanded the safe calls at tick `k`."""
-        self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
+        self.fallback.policy.record_pause(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
     # -- account: other events of a run --------------------------------------------------------------------------------
@@ -788,7 +788,7 @@ class LoopCore:
         self.ledger.write_waiting_lines()
 
 
-def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
+def copy_data(data: Any, plain: Callable[[Any], Any]) -> Any:
     """Return a copy of an observation's data for the record. The environment may change the original later."""
     if isinstance(data, dict) and IMMUTABLE.issuperset(map(type, data.values())):
         return data.copy()

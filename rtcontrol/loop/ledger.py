@@ -77,7 +77,7 @@ class Ledger:
             line = {"further": tick.k, "n": len(tick.calls), "t_s": t_s, "outcome": "acted" if kind == "call" else kind}
         else:
             line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
-        line["spans_ms"] = spans_of(tick, reply, outcome.done)
+        line["spans_ms"] = tick_timestamps(tick, reply, outcome.done)
         if outcome.call is not None:
             line["call"] = outcome.call
         if reply is not None and reply.decision is not None:
@@ -145,7 +145,7 @@ class Ledger:
         line |= {"waited_ms": to_ms(waited_ns)} if waited_ns else {"decide_ms": to_ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
             line["latency_ms"] = to_ms(now_ns - tick.release_ns)
-            line["spans_ms"] = spans_of(tick, reply, done)
+            line["spans_ms"] = tick_timestamps(tick, reply, done)
         if done is not None:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
@@ -161,7 +161,7 @@ class Ledger:
         """Record the result of a call that ended after its deadline, and thus after its tick."""
         tick = order.tick
         line: Line = {"overran": tick.k, "call": order.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
-        line["spans_ms"] = spans_of(tick, order.reply, done)
+        line["spans_ms"] = tick_timestamps(tick, order.reply, done)
         if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = to_ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = to_ms(done.ended_ns - done.started_ns)
@@ -232,7 +232,7 @@ class Ledger:
             self._out.append(ev.Notify(about + shown))
 
 
-def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
+def tick_timestamps(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
     """Return the timestamps of a tick by name, in ms after the release. Omit unknown timestamps."""
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]

@@ -348,7 +348,7 @@ def write_end(loop: ControlLoop) -> None:
     if state.end_written:
         return
     # Unfinished ticks do not count, because the run ended before their deadlines. Releases that were skipped before do.
-    open_ticks = core.open
+    open_ticks = core.open_ticks
     end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(open_ticks)}
     for tick in open_ticks:
         if tick.skip:

@@ -98,7 +98,8 @@ class OperatorControl:
         actuator, now = self._actuator, time.monotonic_ns()
         # Block calls before the demand: the environment checks `Command.block_reason` when it starts a queued call.
         actuator.call_core(ActuatorCore.block, self._operator.state, now)
-        if (cleared := actuator.call_core(ActuatorCore.demand, why, actuator.core.guard_emission)) is not None:
+        cleared = actuator.call_core(ActuatorCore.demand_safe_calls, why, actuator.core.guard_emission)
+        if cleared is not None:
             actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 

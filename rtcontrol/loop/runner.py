@@ -72,11 +72,11 @@ def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
     A decision that takes longer than the deadline in real time counts as a miss. Its call is still executed, because
     the world waited, and the course of the run must not depend on the machine's speed."""
 
-    def move(dt_ns: int) -> int:
+    def advance_world(dt_ns: int) -> int:
         advance(dt_ns)
         return time.monotonic_ns()
 
-    return LoopClock(StepGrid(period_ns, "lockstep"), advance=move)
+    return LoopClock(StepGrid(period_ns, "lockstep"), advance=advance_world)
 
 
 def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopClock:
@@ -226,7 +226,7 @@ class LoopRunner:
         return None if replaced is None else ev.CallPreempted(replaced.tick, "call")
 
     def _demand(self, action: ev.DemandSafeCalls) -> ev.Event:
-        cleared = self.ports.actuator.call_core(ActuatorCore.demand, action.why, action.emission)
+        cleared = self.ports.actuator.call_core(ActuatorCore.demand_safe_calls, action.why, action.emission)
         self._safe = None  # the next `process_events` passes the state of the safe calls to the core
         return None if cleared is None else ev.CallPreempted(cleared.tick, "safe")
 
@@ -234,7 +234,7 @@ class LoopRunner:
         return ev.WithdrawResult(k, self.ports.actuator.call_core(ActuatorCore.withdraw, k))
 
     def _retry(self, action: ev.RetrySafeCalls) -> ev.SafeState:
-        again = self.ports.actuator.call_core(ActuatorCore.retry)
+        again = self.ports.actuator.call_core(ActuatorCore.retry_safe_calls)
         self._safe = None
         return ev.SafeState(again, again)
 

@@ -29,7 +29,7 @@ class LoopSession(SessionThread):
 
     env: RemoteEnvironment | None = None
 
-    def open(self, instruction: str | None) -> ControlLoop:
+    def create_loop(self, instruction: str | None) -> ControlLoop:
         terms, owner, life = self.terms, self.owner, self.session.life
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
@@ -96,7 +96,7 @@ class LoopSession(SessionThread):
         assert self.loop is not None, "the loop exists"
         return self.loop.operator.execute_command(command, by, k)
 
-    def welcome(self, resumed: bool) -> list[Message]:
+    def welcome_messages(self, resumed: bool) -> list[Message]:
         loop, env, session = self.loop, self.env, self.session
         if loop is None or env is None or loop.ended_by is not None:
             return []

@@ -116,6 +116,6 @@ ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.StoreCommand: lambda self, action: self.paused_robots.change(action.robot, action.command, action.by),
     ev.StopLoop: SessionOwner._stop_loop,
     ev.RequestWelcome: lambda self, action: ev.WelcomeReady(
-        action.session, action.session.runner.welcome(action.resumed)
+        action.session, action.session.runner.welcome_messages(action.resumed)
     ),
 }

@@ -98,7 +98,7 @@ class SessionThread(ABC):
         robot = self.session.hello.robot
         paused = "" if robot is None else self.owner.paused_robots.reason(robot)
         should_open = self.owner.handle(ev.SettingsNegotiated(self.session, paused))
-        return self.open(self.session.instructions.first) if should_open else None
+        return self.create_loop(self.session.instructions.first) if should_open else None
 
     def _run(self, loop: CountedLoop) -> None:
         try:
@@ -117,7 +117,7 @@ class SessionThread(ABC):
         return negotiate(self.session.hello, options, options.out / self.id)
 
     @abstractmethod
-    def open(self, instruction: str | None) -> CountedLoop:
+    def create_loop(self, instruction: str | None) -> CountedLoop:
         """Create a loop that starts with the instruction, and set `record` to the loop's file. Raises WireError."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class SessionThread(ABC):
         """Make the loop end soon, after the safe call."""
 
     @abstractmethod
-    def welcome(self, resumed: bool) -> list[Message]:
+    def welcome_messages(self, resumed: bool) -> list[Message]:
         """Return the welcome message, and a control message if the loop is paused or a call waits for confirmation.
         Return an empty list if the loop has ended."""
 

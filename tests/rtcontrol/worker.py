@@ -67,7 +67,7 @@ class Worker:
             name = "instruct" if isinstance(action, Instruct) else "emit"
             how = self.does(name)
             self.note(f"say {action.text}" if isinstance(action, Instruct) else f"emit {action.emission.tick}", how)
-            self.core.sent(action, OSError("no radio") if how == "raise" else None)
+            self.core.record_send_result(action, OSError("no radio") if how == "raise" else None)
 
     def begin(self, action: Command | Attempt) -> None:
         call = action.call if isinstance(action, Command) else action.safe.call
@@ -87,7 +87,7 @@ class Worker:
         if isinstance(action, Command):
             self.performed(action, how)
         else:
-            self.core.attempted(action, self.result(action, how), self.now_ns)
+            self.core.record_attempt_result(action, self.result(action, how), self.now_ns)
 
     def result(self, attempt: Attempt, how: str) -> AttemptResult:
         if how == "raise":
@@ -101,11 +101,11 @@ class Worker:
     def performed(self, command: Command, how: str) -> None:
         error: BaseException | None = OSError("no drive") if how == "raise" else None
         effect: Any = {"ok": "acted", "raise": "failed", "over": "epoch_over", "late": "too_late"}[how]
-        if (emit := self.core.confirmation(command, effect)) is not None:
+        if (emit := self.core.call_emission(command, effect)) is not None:
             told = self.does("emit")
             self.note(f"emit {emit.emission.tick}", told)
             error = OSError("no radio") if told == "raise" else None
-        self.core.performed(command, effect, error, self.now_ns)
+        self.core.record_command_result(command, effect, error, self.now_ns)
 
     def free(self, name: str = "", how: str = "ok") -> None:
         """End a hanging call: the worker's call, or the safe call `name` on its own thread."""

@@ -37,7 +37,7 @@ class SimActuator(Actuator):
     def call_core(self, order: Any, *args: Any, **kwargs: Any) -> Any:
         if order is ActuatorCore.execute:
             self.referee.check_order(args[0].tick, args[0].call.name in self.confirm)
-        elif order is ActuatorCore.demand:
+        elif order is ActuatorCore.demand_safe_calls:
             self.referee.record_demand(args[0])
         return super().call_core(order, *args, **kwargs)
 
@@ -110,7 +110,7 @@ class SimActuator(Actuator):
                 world.perform(action.safe.call, None, lambda *end: self._finish_safe_call(action, *end))
 
     def _finish_call(self, command: Command, effect: Effect, error: BaseException | None) -> None:
-        self.core.performed(command, effect, error, self.time.now_ns)
+        self.core.record_command_result(command, effect, error, self.time.now_ns)
         if effect == "acted" and error is None:
             self.referee.record_renewal()
         self._release_world()
@@ -118,7 +118,7 @@ class SimActuator(Actuator):
     def _finish_safe_call(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
         if error is not None:
             self.referee.expect_retry()
-        self.core.attempted(attempt, AttemptResult(effect, self.time.now_ns, True, error), self.time.now_ns)
+        self.core.record_attempt_result(attempt, AttemptResult(effect, self.time.now_ns, True, error), self.time.now_ns)
         if attempt.threaded:
             self._report()
             self._schedule_turn()

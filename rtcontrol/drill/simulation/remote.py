@@ -266,7 +266,7 @@ class SimSession(LoopSession):
             self.env = SimRemote(terms.remote(self.session.token), self.send, self.report_warmed_up)
         return self.env
 
-    def open(self, instruction: str | None) -> Any:
+    def create_loop(self, instruction: str | None) -> Any:
         world, env = self._world, self.make_env(self.terms)
         run: Any = SimRun(world.scenario, world.trace, world.machine, env)
         world.runs.append(run)

@@ -323,8 +323,8 @@ class CrowdCore:
         call, text = decision.call, None
         if (why := self._hold_reason(decision)) is not None:
             # Hold the active call, but do not extend its time limit.
-            policy = tick.member.policy
-            measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
+            member, now = tick.member, self.now_ns
+            measure = (member.policy.record_miss if member.decided is None else member.policy.record_held_call)(now)
             self._fall_back(tick, measure, why)
             self._settle_tick(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why))
             return
@@ -350,11 +350,11 @@ class CrowdCore:
         """Make the call active. If `call` is None, extend the time limit of the active call instead."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
-            member.policy.fresh_call(now)
+            member.policy.record_fresh_call(now)
             member.history.append(text)
             self.ledger.write_called_line(call, tick.k, member.epoch, "fresh", now, member=member.id)
         elif member.decided is not None:
-            member.policy.renew(now)
+            member.policy.renew_hold(now)
         else:
             return
         member.decided = tick.request.observation, tick.request.instruction
@@ -396,7 +396,7 @@ class CrowdCore:
         error: str | Exception | None = None,
         call: str | None = None,
     ) -> None:
-        measure = tick.member.policy.miss(self.now_ns)
+        measure = tick.member.policy.record_miss(self.now_ns)
         fields: dict[str, Any] = {"cause": cause[0].value, "action": measure}
         if cause[1] is not None:
             fields["subcause"] = cause[1]
@@ -443,7 +443,7 @@ class CrowdCore:
     def _end_hold(self, member: CrowdMember) -> None:
         """Send the safe calls if the time limit of the active call has ended, even while a tick is open."""
         present = self.members.by_id.get(member.id) is member
-        if present and member.policy.expire(self.now_ns) == "safe":
+        if present and member.policy.check_hold_limit(self.now_ns) == "safe":
             self._send_safe_calls_between_ticks(member, "miss", True)
 
     def _miss_overdue_tick(self, tick: MemberTick) -> None:
@@ -477,7 +477,7 @@ class CrowdCore:
 
     def _end_with_safe_calls(self, member: CrowdMember, why: str) -> None:
         was_active = member.policy.safe
-        member.policy.suspend(self.now_ns, lasting=False)
+        member.policy.record_pause(self.now_ns, lasting=False)
         self._send_safe_calls_between_ticks(member, why, not was_active)
 
     def _on_instruction(self, event: ev.NewInstruction) -> None:

@@ -112,7 +112,7 @@ class CrowdMember:
         """Remove the newest observation and the active call, which are outdated after a lost connection."""
         self.end_ticks()
         self.newest = self.decided = self.released_ns = None
-        self.policy.epoch(-self.policy.hold_ns)
+        self.policy.start_epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:

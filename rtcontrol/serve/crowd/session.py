@@ -31,7 +31,7 @@ class CrowdSession(SessionThread):
     def negotiate(self) -> SessionTerms:
         return crowd_terms(super().negotiate())
 
-    def open(self, instruction: str | None) -> CrowdLoop:
+    def create_loop(self, instruction: str | None) -> CrowdLoop:
         owner, terms, life = self.owner, self.terms, self.session.life
         with terms.decider_errors():
             host = owner.pool.open(self.id, terms.source)
@@ -111,7 +111,7 @@ class CrowdSession(SessionThread):
             self.last_need = DecoderNeed.from_durations(list(self.crowd.core.queue.durations_ns), hz) or self.last_need
         return self.last_need
 
-    def welcome(self, resumed: bool) -> list[Message]:
+    def welcome_messages(self, resumed: bool) -> list[Message]:
         crowd, session = self.crowd, self.session
         if crowd is None or crowd.ended_by is not None:
             return []

@@ -215,7 +215,7 @@ def mapping(tmp_path: Path, text: str | None, *tools: dict[str, Any]) -> PolicyM
 def test_numbers_of_first_observation_form_state_vector() -> None:
     decider, _ = asking()
     observed = [{"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)}, {"legs": False, "x": 2.0}]
-    question = [decider.question(DecisionRequest(1, 1, "", "land", data=data)) for data in observed][1]
+    question = [decider.build_question(DecisionRequest(1, 1, "", "land", data=data)) for data in observed][1]
     assert question["observation/state"].tolist() == [2.0, 0.0] and question["observation/state"].dtype == np.float32
     assert question["prompt"] == "land"
 
@@ -257,7 +257,7 @@ def test_number_that_overflows_when_scaled_is_refused(tmp_path: Path) -> None:
 def test_unusable_observation_error_names_the_field(tmp_path: Path, data: Any, fault: str) -> None:
     decider, _ = asking(of=source(tmp_path=tmp_path, mapping="observation: {state: [speed], image: cam}"))
     with pytest.raises(UserError, match=fault):
-        decider.question(DecisionRequest(1, 1, "", "go", data=data))
+        decider.build_question(DecisionRequest(1, 1, "", "go", data=data))
 
 
 def test_mapping_scales_ignores_and_names_numbers(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_mapping_scales_ignores_and_names_numbers(tmp_path: Path) -> None:
     assert mapped.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
     image = np.zeros((4, 4, 3), np.uint8)
     decider, _ = asking(of=PolicySource(URL, (GRIP,), mapped, STEP_NS))
-    question = decider.question(DecisionRequest(1, 1, "", "go", data={"x": 1, "y": 2, "image": image}))
+    question = decider.build_question(DecisionRequest(1, 1, "", "go", data={"x": 1, "y": 2, "image": image}))
     assert set(question) == {"state", "cam"} and question["cam"] is image
 
 

@@ -137,12 +137,12 @@ def test_command_is_performed_emitted_and_reported_once() -> None:
 
 def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator, world, woken = shell()
-    actuator.call_core(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
+    actuator.call_core(ActuatorCore.demand_safe_calls, "miss", Emission(1, 1, 1, 0, "safe"))
     assert actuator.core.state.attempting and actuator.core.state.pending and not actuator.wait_safe(0)
     actuator.execute_due_actions()
     assert actuator.wait_safe(0) and not actuator.core.state.pending and not actuator.core.safe.world_over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
-    actuator.call_core(ActuatorCore.demand, "exit", None)
+    actuator.call_core(ActuatorCore.demand_safe_calls, "exit", None)
     assert not actuator.wait_safe(0)
     actuator.close()
     actuator.execute_due_actions()
@@ -158,6 +158,6 @@ def test_safe_calls_without_threads_run_on_the_same_thread(monkeypatch: pytest.M
     actuator, world, _ = shell(STOP, OPEN)
     world.bindings = {"move": print, "grip": print}  # type: ignore[misc]
     actuator = Actuator(arm_agent(STOP, OPEN), world, None, lambda: None)  # type: ignore[arg-type]
-    actuator.call_core(ActuatorCore.demand, "miss", None)
+    actuator.call_core(ActuatorCore.demand_safe_calls, "miss", None)
     actuator.execute_due_actions()
     assert [heard[0] for heard in world.heard] == [STOP, OPEN] and actuator.wait_safe(0)

@@ -52,7 +52,7 @@ def test_demand_removes_waiting_command_and_acts_first() -> None:
         worker.execute(1)
         worker.core.instruct("go")
         worker.core.instruct("go on")
-        cleared = worker.core.demand("miss", None)
+        cleared = worker.core.demand_safe_calls("miss", None)
         assert cleared is not None and cleared.tick == 1
         worker.execute(2)
     assert worker.names == ["move:hang", "stop", "say go on", "move"]
@@ -62,7 +62,7 @@ def test_demand_removes_waiting_command_and_acts_first() -> None:
 def test_failed_safe_call_is_retried_until_active() -> None:
     worker = Worker(STOP)
     worker.script(stop="raise raise raise")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(400)
     assert worker.log == [(0, "stop:raise"), (50, "stop:raise"), (100, "stop:raise"), (150, "stop")]
     assert worker.numbers == [("stop!", 1, False), ("stop!", 2, False), ("stop!", 3, False), ("stop", 4, True)]
@@ -76,7 +76,7 @@ def test_failed_safe_call_is_retried_until_active() -> None:
 def test_newer_call_of_its_tool_ends_retries(safe_calls: tuple[Call, ...], call: Call, tried: bool) -> None:
     worker = Worker(*safe_calls)
     worker.script(stop="raise raise")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(1)
     worker.execute(1, call)
     worker.at(200)
@@ -87,14 +87,14 @@ def test_newer_call_of_its_tool_ends_retries(safe_calls: tuple[Call, ...], call:
 def test_world_without_calls_ends_attempts_and_is_over() -> None:
     worker = Worker(STOP, OPEN)
     worker.script(open="over")
-    worker.core.demand("exit", None)
+    worker.core.demand_safe_calls("exit", None)
     worker.at(200)
     assert worker.core.safe.world_over and worker.core.safe.active and not worker.core.state.pending
     assert [(one.acted, one.world_over, one.active) for one in worker.attempts] == [
         (True, False, False),
         (False, True, False),
     ]
-    worker.core.demand("exit", None)
+    worker.core.demand_safe_calls("exit", None)
     worker.work()
     assert not worker.core.safe.world_over and worker.attempts[-1].active
 
@@ -102,12 +102,12 @@ def test_world_without_calls_ends_attempts_and_is_over() -> None:
 def test_lockstep_retry_comes_when_the_world_moves() -> None:
     worker = Worker(STOP, retry_ms=None)
     worker.script(stop="raise raise")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     assert worker.core.state.attempting
     worker.at(5000)
     assert worker.names == ["stop:raise"] and not worker.core.state.attempting and worker.core.state.pending
     for again in (True, True, False):
-        assert worker.core.retry() is again is worker.core.state.attempting
+        assert worker.core.retry_safe_calls() is again is worker.core.state.attempting
         worker.work()
     assert worker.names == ["stop:raise", "stop:raise", "stop"] and worker.core.safe.active
 
@@ -115,7 +115,7 @@ def test_lockstep_retry_comes_when_the_world_moves() -> None:
 def test_lockstep_exit_retries_by_the_clock() -> None:
     worker = Worker(STOP, retry_ms=None)
     worker.script(stop="raise")
-    worker.core.demand("exit", None)
+    worker.core.demand_safe_calls("exit", None)
     worker.at(1000)
     assert worker.log == [(0, "stop:raise"), (EXIT_RETRY_NS / MS, "stop")]
 
@@ -126,7 +126,7 @@ def test_lockstep_exit_retries_by_the_clock() -> None:
 def test_acted_call_waits_for_the_worlds_step() -> None:
     worker = Worker(STOP, steps=True)
     worker.script(stop="wait wait")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(60)
     assert worker.core.state.pending and worker.attempts == []
     worker.at(200)
@@ -146,7 +146,7 @@ def test_acted_call_waits_for_the_worlds_step() -> None:
 def test_world_settles_before_a_newer_call(looked: str, log: list[str], numbers: list[tuple[str, int, bool]]) -> None:
     worker = Worker(STOP, steps=True)
     worker.script(stop=f"wait {looked}")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.work()
     worker.execute(1)
     worker.at(300)
@@ -157,10 +157,10 @@ def test_world_settles_before_a_newer_call(looked: str, log: list[str], numbers:
 def test_demand_during_settling_reports_the_act_once() -> None:
     worker = Worker(STOP, OPEN, steps=True)
     worker.script(stop="wait hang", open="wait")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(50)
     assert worker.names == ["stop:wait", "open:wait", "look stop:hang"]
-    worker.core.demand("exit", None)
+    worker.core.demand_safe_calls("exit", None)
     worker.at(60)
     worker.free("stop", "wait")
     worker.at(200)
@@ -176,7 +176,7 @@ def test_emissions_are_sent_in_order_before_calls() -> None:
     with worker.performing(0, fresh=emission(0, "fresh")):
         worker.core.instruct("go")
         worker.core.emit(emission(1, "held"))
-        worker.core.demand("miss", emission(2))
+        worker.core.demand_safe_calls("miss", emission(2))
         worker.core.emit(emission(3))
     assert worker.names == ["move:hang", "emit 0", "emit 1", "emit 2", "stop", "say go", "emit 3"]
 
@@ -185,7 +185,7 @@ def test_emissions_are_sent_in_order_before_calls() -> None:
 def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
     worker = Worker(*calls)
     worker.script(emit="raise raise")
-    worker.core.demand("miss", emission(0))
+    worker.core.demand_safe_calls("miss", emission(0))
     worker.at(70)
     assert worker.core.state.pending and not worker.core.safe.active
     worker.at(400)
@@ -222,7 +222,7 @@ def test_call_with_unsent_emission_has_failed() -> None:
 def test_hung_safe_call_does_not_delay_the_others(why: str, retry_ms: float | None, patience_ms: float) -> None:
     worker = Worker(*SEVERAL, retry_ms=retry_ms)
     worker.script(stop="hang")
-    worker.core.demand(why, emission(0))
+    worker.core.demand_safe_calls(why, emission(0))
     worker.at(patience_ms)
     assert worker.log == [(0, "emit 0"), (0, "stop:hang"), (patience_ms, "open"), (patience_ms, "park")]
     worker.execute(1)
@@ -237,9 +237,9 @@ def test_hung_safe_call_does_not_delay_the_others(why: str, retry_ms: float | No
 def test_hung_safe_call_is_repeated_for_newer_demand() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang")
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(30)
-    worker.core.demand("exit", None)
+    worker.core.demand_safe_calls("exit", None)
     worker.at(40)
     assert worker.names == ["stop:hang", "open", "park", "open", "park"]
     worker.free("stop")
@@ -297,7 +297,7 @@ def test_close_tries_only_demanded_safe_calls_once() -> None:
     worker.script(stop="hang", open="raise")
     worker.core.instruct("go")
     worker.core.emit(emission(0))
-    worker.core.demand("exit", emission(1))
+    worker.core.demand_safe_calls("exit", emission(1))
     worker.execute(2)
     worker.core.emit(emission(3))
     worker.core.closed = True
@@ -313,7 +313,7 @@ def test_doings_have_start_and_end_of_calls() -> None:
     worker = Worker(STOP, OPEN)
     worker.script(stop="hang", open="raise raise")
     worker.at(10)
-    worker.core.demand("miss", None)
+    worker.core.demand_safe_calls("miss", None)
     worker.at(150)
     assert list(worker.core.call_spans) == [[10 * MS, 0]], "one that hangs is at work until its end"
     worker.free("stop")
@@ -351,8 +351,8 @@ ORDERS: dict[str, Callable[[Worker], Any]] = {
     "withdraw": lambda worker: worker.core.withdraw(0),
     "instruct": lambda worker: worker.core.instruct("go on"),
     "block": lambda worker: worker.core.block("stopped", 1),
-    "demand": lambda worker: worker.core.demand("exit", emission(3)),
-    "retry": lambda worker: worker.core.retry(),
+    "demand": lambda worker: worker.core.demand_safe_calls("exit", emission(3)),
+    "retry": lambda worker: worker.core.retry_safe_calls(),
 }
 
 
@@ -361,12 +361,12 @@ def test_interrupt_of_an_order_loses_no_safe_call(name: str) -> None:
     for line in range(1, 200):
         worker = Worker(STOP, OPEN)
         worker.script(stop="raise", emit="raise")
-        worker.core.demand("miss", emission(0))
+        worker.core.demand_safe_calls("miss", emission(0))
         worker.work()
         worker.core.instruct("go")
         worker.execute(0)
         came = interrupted(lambda worker=worker: ORDERS[name](worker), line)  # type: ignore[misc]
-        worker.core.demand("exit", emission(4))
+        worker.core.demand_safe_calls("exit", emission(4))
         worker.core.closed = True
         worker.at(500)
         assert worker.names[-3:] == ["emit 4", "stop", "open"] and worker.core.safe.active, line
@@ -450,7 +450,7 @@ class Walk(Worker):
             self.ends[command.tick] += 1
 
     def require(self) -> None:
-        self.drop(self.core.demand(self.random.choice(["miss", "pause", "exit"]), self.emission()))
+        self.drop(self.core.demand_safe_calls(self.random.choice(["miss", "pause", "exit"]), self.emission()))
 
     def order(self) -> None:
         core, random = self.core, self.random
@@ -472,7 +472,7 @@ class Walk(Worker):
             case "instruct":
                 core.instruct("go")
             case "retry":
-                core.retry()
+                core.retry_safe_calls()
             case "guard":
                 self.arm(random.choice([None, self.now_ns + 20 * MS]), emission(PARTING))
             case _ if (waiting := core.waiting) is not None and core.withdraw(waiting.tick):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.core import snapshot
+from rtcontrol.loop.core import copy_data
 from rtcontrol.loop.grid import WallGrid
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
@@ -80,7 +80,7 @@ def test_slow_collection_does_not_keep_old_garbage() -> None:
 
 
 def test_large_array_is_not_kept_in_memory() -> None:
-    assert snapshot({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}, to_jsonable) == {
+    assert copy_data({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}, to_jsonable) == {
         "camera": {"dtype": "uint8", "shape": [480, 640, 3]},
         "x": 1.0,
     }

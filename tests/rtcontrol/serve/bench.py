@@ -95,7 +95,7 @@ class FakeRunner:
             self.bench.running[self.session.id] = text
         return self.running
 
-    def welcome(self, resumed: bool) -> list[Message]:
+    def welcome_messages(self, resumed: bool) -> list[Message]:
         if not self.running:
             return []
         fields: dict[str, Any] = {"session": self.session.token, "resumed": resumed, "t_server_ns": self.bench.now}
