@@ -191,6 +191,7 @@ export class Crowd extends Session {
       this.latencyMs.push(latencyMs);
       if (this.latencyMs.length > LATENCIES) this.latencyMs.splice(0, LATENCIES / 8);
     }
+    inForce.ownTtlMs = member.terms.ttl_ms ?? this.inForce.ownTtlMs; // of a member without one: the crowd's
     const step = inForce.receive(call, tNs);
     member.last = call;
     this.count.expired += step.expired;

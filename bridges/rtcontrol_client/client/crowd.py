@@ -216,7 +216,7 @@ class CrowdCore(Core):
         if call.status == "fresh" and call.t_obs_ns is not None:
             self.tally.latency_ns.append(now_ns - call.t_obs_ns)
         ttl_ms = member.terms.ttl_ms
-        member.active.max_ttl_ms = self.options.ttl_ms if ttl_ms is None else ttl_ms
+        member.active.max_ttl_ms = self.active.max_ttl_ms if ttl_ms is None else ttl_ms
         _, too_old = member.active.receive(call, now_ns)
         self.tally.count["expired"] += too_old
         self.changed_members.add(call.id)

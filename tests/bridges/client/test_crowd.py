@@ -13,7 +13,7 @@ from rtcontrol_client import ClientError, Crowd
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
-from rtcontrol_client.wire.messages import ObservationPart, ObserveMany, Welcome
+from rtcontrol_client.wire.messages import CallMany, MemberCall, ObservationPart, ObserveMany, Welcome
 from tests.bridges.client.worlds import Process, free_port
 from tests.conformance import load
 from tests.helpers.processes import until
@@ -116,3 +116,19 @@ def test_many_members_are_split_into_messages_within_limits() -> None:
     for message in looks:
         assert len(encode_json(message)) < 1 << 20
         assert decode_json(encode_json(message)) == message
+
+
+def test_member_without_ttl_keeps_to_that_of_the_session() -> None:
+    core = CrowdCore(CrowdOptions(agent="lander"), S)
+    core.on_connected(S)
+    core.due_messages(S)
+    vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
+    welcome = Welcome(**{**vector, "t_client_ns": S, "resumed": False, "ttl_ms": 500.0})
+    core.receive(welcome, S)
+    core.join({"id": "anna"})
+    core.queue_observation(ObservationPart(id="anna", seq=0, t_ns=S, text=SEEN))
+    core.due_messages(S)
+    call = {"id": "anna", "tick": 0, "epoch": 0, "status": "fresh", "ttl_ms": 0.0, "seq_obs": 0, "t_obs_ns": S}
+    call["call"] = {"name": "engines", "arguments": {"main": 1, "side": 0}}
+    core.receive(CallMany(session=welcome.session, t_server_ns=1, calls=[MemberCall.model_validate(call)]), S)
+    assert core.members["anna"].active.max_ttl_ms == 500.0  # the server's message has no limit
