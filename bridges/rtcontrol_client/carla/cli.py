@@ -47,7 +47,7 @@ FLAGS = {
 log = logging.getLogger("rtcontrol.carla")
 
 
-def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | None]:
+def parse_arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | None]:
     """Parse the command line; return the options of the drive by name, and the file of `--clean`."""
     parser = argparse.ArgumentParser(
         prog=prog,
@@ -70,7 +70,7 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
     """Run the command; return its exit status. Print an error, or send it to a supervising `rtcontrol run`."""
     outlive_terminal()
-    values, clean = arguments(sys.argv[1:] if given is None else given, prog)
+    values, clean = parse_arguments(sys.argv[1:] if given is None else given, prog)
     supervised = bool(values.get("once"))
     logging.getLogger().setLevel(logging.INFO)
     try:

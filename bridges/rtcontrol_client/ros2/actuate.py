@@ -11,14 +11,14 @@ from rtcontrol_client import Standing, clock
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 
-# A tick repeats a call that was last published at least this share of a period ago.
+# A tick publishes the active call again if at least this share of a period has passed since the last time.
 REPEAT = 0.75
-# Making and writing a message takes up to 2 ms (p99): a call that would expire in that time is not published.
+# Creating and publishing a message takes up to 2 ms (p99). A call that would expire within this time is not published.
 MARGIN_NS = 2_000_000
 
 
 class Ros2Actuator:
-    """Publishes the active call. Thread-safe; call `apply` whenever that call may have changed, at least every tick."""
+    """Publishes the active call. Thread-safe. `apply` must run whenever the call may have changed, and in each tick."""
 
     def __init__(
         self,
@@ -30,11 +30,11 @@ class Ros2Actuator:
     ) -> None:
         """Create an actuator that has published nothing yet.
 
-        `stamp_ns` returns the time stamp for messages. `heartbeat` is called with the milliseconds for which the next
-        published call may be active, and with None after the safe call was published or if the call has no limit.
+        `stamp_ns` returns the time stamp for messages. `heartbeat` is called before a call is published, with the
+        milliseconds until the call expires (None: no limit), and with None after the safe call was published.
         """
         self._mapper, self._outputs, self._stamp_ns, self._heartbeat = mapper, outputs, stamp_ns, heartbeat
-        self._call_ends_ns: int | None = None  # the end of the call that was published last
+        self._call_ends_ns: int | None = None  # when the last published call expires
         self._repeat_after_ns = int(REPEAT * 1e9 / hz)
         self._lock = Lock()
         self._last_call: tuple[str, dict[str, Any]] | None = None
@@ -43,11 +43,11 @@ class Ros2Actuator:
         self._closed = False
 
     def apply(self, active: Callable[[], Standing]) -> None:
-        """Publish the active call: all its messages if it is new, otherwise the repeated ones that are due.
+        """Publish the active call: all its messages if it is new, otherwise its `repeat` messages if they are due.
 
-        `active` is called under the lock, so that no thread publishes a call that another thread has seen end. Raises
-        Unmappable if the call does not fit its mapping, or expires before it can be published; the safe call has then
-        been published.
+        `active` returns the active call. It runs under the lock, so that no thread publishes a call which another
+        thread has already replaced. If the call does not fit its mapping, or expires before it can be published,
+        publish the safe call and raise Unmappable.
         """
         started_ns = clock.now_ns()
         with self._lock:
@@ -60,7 +60,7 @@ class Ros2Actuator:
                 if standing.left_ms is not None:
                     ends_ns = now_ns + int(standing.left_ms * 1e6)
             if self._call_ends_ns is not None and now_ns > self._call_ends_ns:
-                self._last_call = None  # this process was stopped meanwhile, and the guard may have published
+                self._last_call = None  # this process was stopped, so the guard may have published
             self._call_ends_ns = ends_ns
             if drives:
                 self._heartbeat(standing.left_ms)
@@ -85,29 +85,29 @@ class Ros2Actuator:
         new = call != self._last_call
         if not new and now_ns - self._last_ns < self._repeat_after_ns:
             return
-        # All messages are made before any is sent, so that a call is never sent in part.
+        # Create all messages before the first is published, so that a call is never published partially.
         publications = self._mapper.publications(name, arguments, self._stamp_ns())
-        # Making the messages, or waiting for the processor, may have taken long.
+        # Check the time again, because creating the messages may have taken long.
         if ends_ns is not None and clock.now_ns() > ends_ns - MARGIN_NS:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
             return
         due = [p for p in publications if new or p.repeat or p.topic in self._unwritten_topics]
-        self._last_call = None  # if writing fails halfway, the safe call that follows counts as new
-        # Messages that could not be written are retried in the next tick; this matters most for the safe call.
+        self._last_call = None  # if a write raises an error, the following safe call counts as new
+        # Retry messages that could not be written in the next tick, in particular those of the safe call.
         self._unwritten_topics = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
         self._last_call, self._last_ns = call, now_ns
 
-    def renew(self) -> None:
+    def publish_again(self) -> None:
         """Make the next `apply` publish all messages of its call, even if the call is not new."""
         with self._lock:
             self._last_call = None
 
     def close(self) -> None:
-        """Publish the safe call three times, as a best-effort subscriber may miss one; from then on nothing else."""
+        """Publish the safe call three times, since a best-effort subscriber may miss a message, then nothing else."""
         with self._lock:
             self._closed = True
         for _ in range(3):
-            self.renew()
+            self.publish_again()
             self.apply(lambda: Standing(None, "safe", cause="closed"))
             time.sleep(0.02)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol_client import ClientError, Declined, Standing, clock
-from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, Unserved
+from rtcontrol_client.ros2 import NoServerError, Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.goals import action_clients
 from rtcontrol_client.ros2.guard import Guard
@@ -20,14 +20,14 @@ from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
 PROBLEMS_S = 1.0  # interval between two checks for network problems
-SETTLE_S = 3.0  # discovery takes about a second, so no problem is reported earlier
-ARRIVE_S = 0.3  # how long the safe call may take to arrive before the process ends or stops
-ALIKE = 0.1  # the bridge follows the server's phase if their rates differ by less than this share
+SETTLE_S = 3.0  # no network problem is reported earlier than this, because discovery takes about a second
+ARRIVE_S = 0.3  # maximum wait for the delivery of the safe call before the process ends or stops
+ALIKE = 0.1  # the bridge aligns its ticks with the server's if the two rates differ by less than this share
 log = logging.getLogger("rtcontrol.ros2")
 
 
 class ProblemLog:
-    """Logs each problem when it starts and when it ends."""
+    """Logs each problem once when it starts and once when it ends."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
@@ -38,7 +38,7 @@ class ProblemLog:
             if _without_numbers(problem) != _without_numbers(self._problems.get(topic, "")):
                 log.warning("%s", problem)
         for topic in self._problems.keys() - problems.keys():
-            log.info("%s is in order", topic)
+            log.info("%s works again", topic)
         self._problems = problems
 
 
@@ -56,7 +56,7 @@ class Ros2Bridge:
         topics = [source for source in mapper.sources if source.topic.name not in mapper.actions]
         inputs = {source.topic.name: bus.input(source.topic, source.required) for source in topics}
         self._observer = Observer(mapper, {**inputs, **self._actions})
-        outputs = {name: bus.output(topic, mapper.promise_ms(name)) for name, topic in mapper.topics.items()}
+        outputs = {name: bus.output(topic, mapper.max_interval_ms(name)) for name, topic in mapper.topics.items()}
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
         self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
         self._instruction_input = (
@@ -66,12 +66,12 @@ class Ros2Bridge:
         self._over = False
         self._halt_process: Callable[[], None] | None = None
         self._sessions = BridgeSessions(config.connect, self._options, config.instruction, config.connect_timeout_s)
-        self._call_problems: dict[str, str] = {}  # problems with the last observation and the last call
-        self._counts: Counter[str] = Counter()  # calls that were `refused`, and the server's `errors` that were logged
+        self._call_problems: dict[str, str] = {}  # problems of the last observation and of the last call
+        self._counts: Counter[str] = Counter()  # `refused`: refused calls, `errors`: the server's errors logged so far
 
-    def protect(self, guard: Guard) -> None:
-        """Use a guard, which publishes the safe call if this process fails. `run` sends no observation before the guard
-        is ready, so nothing drives until then, and closes the guard at the end."""
+    def use_guard(self, guard: Guard) -> None:
+        """Use a guard process, which publishes the safe call if this process fails. `run` sends no observation before
+        the guard is ready, so that no call can drive the robot earlier, and closes the guard at the end."""
         self._guard = guard
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class Ros2Bridge:
         self._over = True
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Publish the safe call, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
+        """Request that `run` publishes the safe call and then calls `halt` to stop the process. For signal handlers."""
         self._halt_process = halt
 
     def _publish_safe_and_halt(self, halt: Callable[[], None]) -> None:
@@ -91,10 +91,9 @@ class Ros2Bridge:
             self._halt_process = None
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Run until `stop`, or for the configured duration. `retake` is `Shutdown.retake` and is called each tick.
-
-        Raises ClientError if the server refuses or is not reached at the start, Unserved if no server accepts the
-        bridge within the duration, and Ros2BridgeError if the guard has ended.
+        """Run until `stop` is called or the configured duration has passed. `retake` (`Shutdown.retake`) is called in
+        each tick. Raises ClientError if the server refuses the session or cannot be reached at the start, NoServerError
+        if no server accepts the bridge within the duration, and Ros2BridgeError if the guard process has exited.
         """
         started = release = time.monotonic()
         period_s, duration_s = 1.0 / self._mapper.config.hz, self._mapper.config.duration_s
@@ -109,7 +108,7 @@ class Ros2Bridge:
                     self._check_served(duration_s)
                     break
                 self._tick()
-                # The check takes milliseconds, so it comes after the tick's work, never before.
+                # The check takes milliseconds, so it follows the tick's work.
                 if now >= problems_at:
                     problems.update(self._problems())
                     problems_at = now + PROBLEMS_S
@@ -123,7 +122,7 @@ class Ros2Bridge:
             self._close()
 
     def _next_release_s(self, release_s: float, period_s: float) -> float:
-        """Return the next release (start of a tick), just before the server's tick if the server has the same rate."""
+        """Return the next release (start of a tick); just before the server's tick if the server has the same rate."""
         client = self._sessions.client
         if client is None or not client.connected or not client.timed:
             return release_s
@@ -138,38 +137,38 @@ class Ros2Bridge:
             action.advance()
         if self._guard is not None and self._guard.ended:
             raise Ros2BridgeError(
-                "The guard has ended, so nothing would stop the robot if this bridge were killed.",
+                "The guard process has ended, so nothing would stop the robot if this bridge were killed.",
                 "Start the bridge again.",
             )
-        snapshot = self._observer.look()
+        snapshot = self._observer.observe()
         client = self._sessions.client
         guarded = self._guard is None or self._guard.ready
         if snapshot is not None and guarded and client is not None and client.error is None:
             text = snapshot.text
             try:
-                # Send text if the file has a template; otherwise the server writes the text.
+                # Send text if robot.yaml has a template; otherwise send data, which the server turns into text.
                 client.observe(
                     text, None if text is not None else snapshot.data, t_ns=clock.to_monotonic(snapshot.t_ns)
                 )
                 self._call_problems.pop("observation", None)
             except ClientError as error:
-                # A bad sensor value must not end the bridge: without an observation the server's ticks are misses.
+                # A bad sensor value must not end the bridge. Without an observation, the server's ticks are missed.
                 self._call_problems["observation"] = f"The observation is not sent: {error.what}"
         if self._instruction_input is not None and (polled := self._instruction_input.poll()) is not None:
             self._sessions.instruct(polled[0].data)
         self._repeat_call()
 
     def _start_episode(self) -> None:
-        """Start a new episode after a simulator's time was set back: drop all messages, activate the safe call."""
+        """Start a new episode after a simulator's time jumped back: drop all messages; the safe call becomes active."""
         log.warning("The simulator's time jumped back: a new episode starts.")
-        self._observer.forget()
+        self._observer.drop_messages()
         client = self._sessions.client
         if client is not None and client.error is None and self._sessions.served:
             client.reset()
         self._network.jumped = False
 
     def _repeat_call(self) -> None:
-        # A refusal was logged and counted when the call arrived.
+        # An Unmappable call was already logged and counted by `_on_call`.
         with contextlib.suppress(Unmappable):
             self._actuator.apply(self._active_standing)
 
@@ -180,10 +179,10 @@ class Ros2Bridge:
 
     def _beat(self, left_ms: float | None) -> None:
         if self._guard is not None:
-            self._guard.beat(left_ms)
+            self._guard.send_heartbeat(left_ms)
 
     def _on_call(self, _: Standing) -> None:
-        # Apply the call that is active now, which may be newer than the call in the notification.
+        # Apply the currently active call, which may be newer than the call of this notification.
         try:
             self._actuator.apply(self._active_standing)
             self._call_problems.pop("call", None)
@@ -197,10 +196,10 @@ class Ros2Bridge:
         if not self._sessions.served and client is not None:
             why = client.no_welcome_error(seconds)
             what = f"No server was in session within the duration: only the safe call was published. {why.what}"
-            raise Unserved(what, why.remedy)
+            raise NoServerError(what, why.remedy)
 
     def _options(self, instruction: str | None) -> dict[str, Any]:
-        return {**self._mapper.hello(instruction), "on_call": self._on_call}
+        return {**self._mapper.client_options(instruction), "on_call": self._on_call}
 
     def _problems(self) -> dict[str, str]:
         """Return the current problems, by topic."""
@@ -211,18 +210,18 @@ class Ros2Bridge:
                 problems[name] = problem
         client, errors = self._sessions.client, self._sessions.counts(["errors"])["errors"]
         if client is not None and errors > self._counts["errors"]:
-            # The server rejected an instruction or an observation; its message says which.
+            # The server rejected an instruction or an observation, as its message explains.
             problems["server"] = f"{client.trouble[:1].upper()}{client.trouble[1:]}."
         self._counts["errors"] = errors
         return problems
 
-    def figures(self) -> dict[str, int]:
+    def statistics(self) -> dict[str, int]:
         """Return counts since the start: ticks by result, expired calls, reconnections and refused calls."""
         counts = self._sessions.counts(("fresh", "held", "safe", "expired", "reconnects"))
         return {**counts, "refused": self._counts["refused"]}
 
     def _close(self) -> None:
-        # Each callback runs even if another fails; the callbacks run in the reverse of this order.
+        # ExitStack runs the callbacks in reverse order, and runs the others even if one fails.
         with contextlib.ExitStack() as stack:
             if self._guard is not None:
                 stack.callback(self._guard.close)

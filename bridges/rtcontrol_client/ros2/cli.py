@@ -12,7 +12,7 @@ from typing import Any
 
 from rtcontrol_client import Options
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, split
+from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, split_ros_arguments
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire.errors import RemedyError
 
@@ -35,8 +35,8 @@ Exit status: 0; 2 an error in the arguments or the file, no server within connec
 """
 
 
-def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """Parse the command line; `connect` and `instruction` replace the keys of the same name in the file."""
+def parse_arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
+    """Parse the command line; `connect` and `instruction` replace the keys with these names in robot.yaml."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=EXAMPLES.replace("rtcontrol bridge ros2", prog),
@@ -55,10 +55,10 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
-    """Run the command and return its exit status; an error is printed on stderr as one paragraph."""
+    """Run the command and return its exit status; print errors on stderr."""
     outlive_terminal()
-    ours, ros = split(sys.argv[1:] if given is None else given)
-    options = arguments(ours, prog)
+    ours, ros = split_ros_arguments(sys.argv[1:] if given is None else given)
+    options = parse_arguments(ours, prog)
     try:
         return run(options, ros, prog)
     except KeyboardInterrupt as left:
@@ -79,17 +79,17 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     from rtcontrol_client.ros2.mapper import Mapper
 
     if options.config is None:
-        raise Ros2BridgeError("There is no --config.", f"Start with: {prog} --example > robot.yaml")
+        raise Ros2BridgeError("The option --config is missing.", f"Start with: {prog} --example > robot.yaml")
     changes = {key: getattr(options, key) for key in ("connect", "instruction") if getattr(options, key) is not None}
     robot = config.load(options.config, changes, options.set)
     if not options.check:
         _require_rclpy()
     mapper = Mapper(robot, str(options.config))
-    Options.from_values(mapper.hello(None)).hello(0)  # raises if a server would refuse the options
+    Options.from_values(mapper.client_options(None)).hello(0)  # raises an error for options that a server would refuse
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
-        print("\n".join(map(printable, mapper.listed())))
+        print("\n".join(map(printable, mapper.describe_mapping())))
         return 0
     return _run_bridge(ros, mapper)
 
@@ -106,18 +106,18 @@ def _require_rclpy() -> None:
 def _run_bridge(ros: Sequence[str], mapper: Any) -> int:
     from rtcontrol_client.ros2.bridge import Ros2Bridge
     from rtcontrol_client.ros2.guard import Guard
-    from rtcontrol_client.ros2.node import RosNetwork, guard_arguments, started
+    from rtcontrol_client.ros2.node import RosNetwork, guard_arguments, running_node
 
     logging.getLogger().setLevel(logging.INFO)
-    with started(ros) as node:
+    with running_node(ros) as node:
         network = RosNetwork(node)
         bridge = Ros2Bridge(mapper, network)
         form = "%(asctime)s %(levelname)s %(message)s"
         with Shutdown(lambda name: bridge.stop(), bridge.suspend) as ending, StandardStreams(log=form):
             if mapper.config.guard:
-                bridge.protect(Guard(mapper.config, guard_arguments(node, network.resolved, ros)))
+                bridge.use_guard(Guard(mapper.config, guard_arguments(node, network.resolved, ros)))
             try:
                 bridge.run(ending.retake)
             finally:
-                print(", ".join(f"{name} {count}" for name, count in bridge.figures().items()), file=sys.stderr)
+                print(", ".join(f"{name} {count}" for name, count in bridge.statistics().items()), file=sys.stderr)
     return ending.status

@@ -31,8 +31,8 @@ class ConfigPart(BaseModel):
 
 
 class Qos(ConfigPart):
-    """Quality of service of a subscription or publisher. Without `reliability`, subscriptions are best effort and
-    publishers reliable, which works with nodes that use ROS 2's default or sensor profile."""
+    """Quality of service of a subscription or publisher. The default `reliability` is best effort for subscriptions and
+    reliable for publishers, which is compatible with nodes that use ROS 2's default or sensor profile."""
 
     reliability: Literal["best_effort", "reliable"] | None = None
     durability: Literal["volatile", "transient_local"] = "volatile"
@@ -43,9 +43,9 @@ class FieldSpec(ConfigPart):
     """One field of the observation: the path of its value in the message, the conversion and the unit.
 
     `as` is `yaw`, `pitch` or `roll` of a quaternion (rad), `norm` of a vector, or `sector`, the smallest range of a
-    LaserScan from `from_deg` counterclockwise to `to_deg`. `unit`, or `scale` and `offset`, then `min`, `max` and
-    `digits` change a number; `values` maps each value to the value to show. `missing` is shown if the message has no
-    value; without `missing`, no observation is sent.
+    LaserScan from `from_deg` counterclockwise to `to_deg`. A number is converted by `unit` or by `scale` and `offset`,
+    clamped to `min` and `max`, and rounded to `digits`; `values` maps each value to the observed value. `missing` is
+    the observed value if the message has none; without `missing`, no observation is sent in this case.
     """
 
     path: str = ""
@@ -68,10 +68,10 @@ class FieldSpec(ConfigPart):
 
 
 class TopicSpec(ConfigPart):
-    """A topic that the bridge subscribes to. Messages older than `max_age_ms` are ignored; the age counts from
-    `header.stamp` if the message has one, unless `header_stamp` is false. Without a message on a `required` topic no
-    observation is sent, so the server misses its ticks and the robot falls back to the safe call; the fields of other
-    topics are then null."""
+    """A topic that the bridge subscribes to. Messages older than `max_age_ms` are ignored; the age counts from the
+    message's `header.stamp` if it exists, unless `header_stamp` is false. Without a current message on a `required`
+    topic, no observation is sent, so the server misses its ticks and the robot falls back to the safe call. Without a
+    current message on another topic, the topic's fields are null."""
 
     type: str
     max_age_ms: Positive = 500.0
@@ -88,7 +88,7 @@ class ActionSpec(ConfigPart):
 
 
 class ObserveSpec(ConfigPart):
-    """The observation. `text` is a template with fields in braces; without one the server writes `key value` pairs."""
+    """The observation. `text` is a template with fields in braces; without it, the server writes `key value` pairs."""
 
     text: str | None = None
     topics: Annotated[dict[TopicName, TopicSpec], Field(min_length=1)]
@@ -96,8 +96,8 @@ class ObserveSpec(ConfigPart):
 
 
 class SetSpec(ConfigPart):
-    """The value of a published field: a constant (`value`, or the constant alone), `now`, or an argument. An argument
-    becomes `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`."""
+    """The value of a published field: a constant (in `value`, or directly), the time (`now`), or the call's argument
+    that `from` names. An argument becomes `values[argument]`, or `argument * scale + offset` within `min` and `max`."""
 
     value: Scalar | list[Scalar] | None = None
     source: Annotated[str | None, Field(alias="from")] = None
@@ -115,13 +115,13 @@ class SetSpec(ConfigPart):
     @model_validator(mode="after")
     def _check_one_source(self) -> SetSpec:
         if (self.value is None) == (self.source is None):
-            raise ValueError("give a constant, or `from: ARGUMENT`")
+            raise ValueError("write either a constant or `from: ARGUMENT`")
         return self
 
 
 class PublishSpec(ConfigPart):
-    """A message that a call publishes: with `repeat` each tick while the call is active (velocities), otherwise once
-    (goals). `set` maps field paths to a constant, `now`, or an argument."""
+    """A message that a call publishes: with `repeat` in each tick while the call is active (for velocities), otherwise
+    once (for goals). `set` maps field paths to a constant, `now`, or an argument."""
 
     type: str
     repeat: bool = True
@@ -165,8 +165,8 @@ class RobotConfig(ConfigPart):
     topic of type std_msgs/msg/String whose messages change the instruction. `session` holds other client options
     (docs/clients.md), such as `ttl_ms`, `model`, `keys` and `server_key`.
 
-    `connect_timeout_s` is how long to wait for a server at the start (0: for ever), `guard` whether a second process
-    stops the robot if the bridge is killed, and `duration_s` how long to run.
+    `connect_timeout_s` is how long to wait for a server at the start (0: without limit), `guard` whether a second
+    process stops the robot if the bridge is killed, and `duration_s` how long to run.
     """
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -201,11 +201,11 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         mapping = super().construct_mapping(node, deep)
         if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is given twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} occurs twice", node.start_mark)
         return mapping
 
 
-# YAML 1.1 reads `on` and `no` as booleans, which would silently change an enum of those words.
+# YAML 1.1 reads `on` and `no` as booleans, which would silently change an enum with these words.
 _Loader.yaml_implicit_resolvers = {
     letter: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:bool" or letter in "tTfF"]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -213,7 +213,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()) -> RobotConfig:
-    """Load a robot's file. Raises Ros2BridgeError, which names the file and the key in error."""
+    """Load a robot.yaml. Raises Ros2BridgeError, which names the file and the invalid key."""
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -224,7 +224,7 @@ def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings
 def parse(
     text: str, where: str, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()
 ) -> RobotConfig:
-    """Parse the text of a robot's file; error messages call the file `where`. Raises Ros2BridgeError.
+    """Parse the text of a robot.yaml; `where` is the file's name in error messages. Raises Ros2BridgeError.
 
     `changes` and `settings` (such as `session.ttl_ms=300`, with YAML values) replace keys of the file.
     """
@@ -242,7 +242,7 @@ def parse(
         raise _config_error(error, where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML there; see {EXAMPLE}.") from None
+        raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML; see {EXAMPLE}.") from None
 
 
 def _config_error(error: ValidationError, where: str) -> Ros2BridgeError:

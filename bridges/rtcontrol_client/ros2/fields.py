@@ -30,7 +30,7 @@ _BASIC: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text
 _EMPTY_VALUES: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
 
 
-def find(name: str, form: str) -> tuple[str, Any]:
+def find_type(name: str, form: str) -> tuple[str, Any]:
     """Return the full name and the class of a ROS type such as `geometry_msgs/msg/Twist` or `geometry_msgs/Twist`.
 
     `form` is `msg`, `srv` or `action`. Raises ValueError with a hint for a type that is not installed.
@@ -50,7 +50,7 @@ def find(name: str, form: str) -> tuple[str, Any]:
 class FieldType:
     """The type of a message field: `name` as in ROS (`double`, `geometry_msgs/Vector3`), or a message class `cls`.
 
-    If `many`, the field is a list of such values. `length` is the exact number of elements, `most` the maximum number.
+    If `many`, the field is a list of this type. `length` is the exact number of elements, `most` the maximum number.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class FieldType:
 
     @classmethod
     def parse(cls, described: Any) -> FieldType:
-        """Parse a description such as `double[36]` or `sequence<geometry_msgs/Point>`, or use a message class."""
+        """Parse a type name such as `double[36]` or `sequence<geometry_msgs/Point>`, or wrap a message class."""
         if not isinstance(described, str):
             return cls(cls=described)
         match = _LIST_TYPE.fullmatch(described)
@@ -72,12 +72,11 @@ class FieldType:
 
     @property
     def short(self) -> str:
-        """The type's name without its package."""
         return self.cls.__name__ if self.cls is not None else self.name.rsplit("/", 1)[-1]
 
     @property
     def kind(self) -> Kind:
-        """The kind of value that the field holds."""
+        """Return the kind of the field's value."""
         if self.many:
             return "list"
         if self.cls is not None or "/" in self.name:
@@ -86,12 +85,12 @@ class FieldType:
 
     @property
     def element(self) -> FieldType:
-        """The type of the list's elements."""
+        """Return the type of the list's elements."""
         return replace(self, many=False, length=None, most=None)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest number that the type can hold."""
+        """Return the smallest and the largest number of a numeric type."""
         if self.kind == "real":
             largest = FLOAT32 if self.name == "float" else FLOAT64
             return -largest, largest
@@ -99,7 +98,7 @@ class FieldType:
         low = -(1 << (bits - 1)) if self.name.startswith("int") else 0
         return low, low + (1 << bits) - 1
 
-    def new(self) -> Any:
+    def create_value(self) -> Any:
         """Create an empty value of this type."""
         if self.name == "octet":
             return bytes(1)
@@ -107,7 +106,7 @@ class FieldType:
 
     def message_class(self) -> Any:
         """Return the Python class of a message type."""
-        return self.cls if self.cls is not None else find(self.name, "msg")[1]
+        return self.cls if self.cls is not None else find_type(self.name, "msg")[1]
 
     def fields(self) -> dict[str, FieldType]:
         """Return the types of the message's fields by field name, or an empty dict for a type without fields."""
@@ -120,7 +119,7 @@ class FieldType:
 @dataclass(frozen=True)
 class Path:
     """A compiled path. `steps` are attributes and indices, each with the type of its value. If `named` is set, the path
-    ends at the list element whose position is that of `named` in the message's list `names`."""
+    ends at a list element whose index is the index of `named` in the message's list `names`."""
 
     text: str
     type: FieldType
@@ -144,7 +143,7 @@ class Path:
         return value[0] if isinstance(value, bytes) else value
 
     def set(self, message: Any, value: Any) -> None:
-        """Set the value at this path of a message, extending lists where needed."""
+        """Set the value at this path of a message; extend lists if necessary."""
         *inner, (last, last_type) = self.steps
         for step, kind in inner:
             message = getattr(message, step) if isinstance(step, str) else _extend_list(message, step, kind)[step]
@@ -155,7 +154,7 @@ class Path:
 
 
 def compile_path(cls: Any, text: str) -> Path:
-    """Compile a path in messages of a class; an empty path is the message itself. Raises ValueError for a bad path."""
+    """Compile a path for messages of a class; an empty path is the message itself. Raises ValueError if invalid."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
     current = FieldType(cls=cls)
@@ -188,20 +187,20 @@ def compile_path(cls: Any, text: str) -> Path:
 
 def _extend_list(elements: Any, index: int, element_type: FieldType) -> Any:
     while len(elements) <= index:
-        elements.append(element_type.new())
+        elements.append(element_type.create_value())
     return elements
 
 
 # The functions below read fields.
 
 Reader = Callable[[Any], Scalar]
-SECTOR_MARGIN = math.radians(3)  # how far to search on both sides of a sector without an echo
+SECTOR_MARGIN = math.radians(3)  # if a sector has no echo, this much on both sides of it is searched as well
 
 
-def reader(cls: Any, spec: FieldSpec) -> Reader:
-    """Return a function that reads a field from a message; the function raises Unmappable if there is no value.
+def make_reader(cls: Any, spec: FieldSpec) -> Reader:
+    """Return a function that reads a field from a message; the function raises Unmappable without a value.
 
-    Raises ValueError if the spec does not fit the message class; the text starts with the key.
+    Raises ValueError if `spec` does not fit the message class; its text starts with the key.
     """
     try:
         path = compile_path(cls, spec.path)
@@ -225,7 +224,7 @@ def _create_raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
     if spec.from_deg is not None or spec.to_deg is not None:
         raise ValueError("from_deg: only a field with `as: sector` has directions")
     if spec.kind != "value":
-        of, convert = AS[spec.kind]
+        of, convert = CONVERSIONS[spec.kind]
         if kind != of:
             raise ValueError(f"as: {spec.kind} needs a {of}, but {path.text or 'the message'} is a {kind}")
         return lambda message: convert(path.get(message))
@@ -239,7 +238,7 @@ def _create_raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
 
 def _mapped_choice(choices: dict[Scalar, Scalar], value: Any) -> Scalar:
     if value not in choices:
-        raise Unmappable(f"values has nothing for {value!r}")
+        raise Unmappable(f"`values` has no entry for {value!r}")
     return choices[value]
 
 
@@ -253,7 +252,7 @@ def _scaled_number(value: Any, spec: FieldSpec) -> Scalar:
         number = min(number, spec.max)
     if math.isinf(number):
         raise Unmappable("it is infinite, and the field has no min or max")
-    # Adding 0.0 turns minus zero into zero; without digits the number becomes an integer.
+    # Adding 0.0 turns -0.0 into 0.0. With `digits: 0`, the result is an integer.
     return round(number) if spec.digits == 0 else round(number, spec.digits) + 0.0
 
 
@@ -291,8 +290,8 @@ def roll(q: Any) -> float:
     return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
 
 
-# For each `as`: the kind of value that it needs, and the conversion.
-AS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
+# For each value of `as`: the kind of the field, and the conversion function.
+CONVERSIONS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
     "yaw": ("quaternion", yaw),
     "pitch": ("quaternion", pitch),
     "roll": ("quaternion", roll),
@@ -313,10 +312,10 @@ def _sector_reader(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
         beams = _sector_beams(shape, start, width)
         range_m = _nearest_range(scan, beams)
         if range_m is None and all(math.isfinite(scan.ranges[i]) for i in beams):
-            # No beam of the sector has an echo, as in an open corridor: also use the beams next to the sector.
+            # If no beam of the sector has an echo, as in an open corridor, also use the beams next to the sector.
             range_m = _nearest_range(scan, _sector_beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
         if not beams or range_m is None:
-            raise Unmappable("no beam in this direction gave a range")
+            raise Unmappable("no beam in this direction measured a range")
         return min(range_m, scan.range_max) if scan.range_max > 0 else range_m
 
     return nearest
@@ -327,15 +326,15 @@ def _sector_beams(shape: tuple[float, float, int], start: float, width: float) -
     first, step, count = shape
     if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
         raise Unmappable(f"the scan has no valid directions (angle_min {first:g}, angle_increment {step:g})")
-    slack = 1e-4  # the error of the message's float32, summed over a thousand beams
+    slack = 1e-4  # rounding error of the message's float32 angles, accumulated over a thousand beams
     return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
 
 
 def _nearest_range(scan: Any, beams: list[int]) -> float | None:
-    """Return the smallest range of the beams in metres, or None if no beam has a range.
+    """Return the smallest range of the beams in metres, or None if no beam has a valid range.
 
-    By REP 117, +inf means free, and only -inf means too near to measure: NaN, 0 and values below `range_min` are
-    drivers' codes for an error or no echo. A `range_min` that is not a positive finite number counts as 0.
+    By REP 117, +inf means free and -inf means too near to measure (`range_min` is used). NaN, 0 and other values below
+    `range_min` are ignored, since drivers use them for errors. An invalid `range_min` counts as 0.
     """
     low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
     ranges = [float(scan.ranges[i]) for i in beams]
@@ -348,10 +347,10 @@ def _nearest_range(scan: Any, beams: list[int]) -> float | None:
 Setter = Callable[[Any, Mapping[str, Any], int], None]
 
 
-def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
-    """Return a function that sets the field at a path, for a message, a call's arguments and the time in nanoseconds.
+def make_setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
+    """Return a function (message, arguments of a call, time in nanoseconds) that sets the field at the path `text`.
 
-    The function raises Unmappable if the arguments do not fit. Raises ValueError if no arguments can ever fit.
+    The function raises Unmappable if the arguments do not fit. Raises ValueError if `spec` can never work.
     """
     path, name = compile_path(cls, text), spec.source
     if path.named is not None:
@@ -389,12 +388,12 @@ def _constant_setter(cls: Any, path: Path, value: Any) -> Setter:
 
 
 def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> None:
-    """Raise ValueError if the spec cannot make arguments fit the field; the text starts with the key."""
+    """Raise ValueError if `spec` may produce values that do not fit the field; its text starts with the key."""
     limits: list[tuple[str, Any]] = []
     if spec.values is not None:
         for value in listed or []:
             if value not in spec.values:
-                raise ValueError(f"values has nothing for {value!r}")
+                raise ValueError(f"`values` has no entry for {value!r}")
         limits = [("values", value) for value in spec.values.values()]
     elif path.type.kind in ("real", "integer", "time"):
         if spec.min is None or spec.max is None:
@@ -416,8 +415,8 @@ def _map_value(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | No
         for key, mapped in spec.values.items():
             if _is_same(key, value):
                 return mapped
-        raise Unmappable(f"values has nothing for {value!r}")
-    # A server is not trusted: a value outside the tool's enum is refused.
+        raise Unmappable(f"`values` has no entry for {value!r}")
+    # Refuse values outside the tool's enum, because the server is not trusted.
     if listed is not None and not any(_is_same(allowed, value) for allowed in listed):
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.type.kind in ("text", "bool"):
@@ -468,6 +467,6 @@ def _is_finite(value: Any) -> bool:
 
 
 def _time_message(field_type: FieldType, total_ns: int) -> Any:
-    stamp = field_type.new()
+    stamp = field_type.create_value()
     stamp.sec, stamp.nanosec = divmod(total_ns, 1_000_000_000)
     return stamp

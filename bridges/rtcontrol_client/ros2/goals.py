@@ -1,4 +1,4 @@
-"""ROS 2 actions: a goal is sent once, followed, and canceled by the safe call or by another goal.
+"""ROS 2 actions: send a goal once, monitor it, and cancel it for the safe call or for another goal.
 
 The bridge chooses each goal's id, so that it can ignore the status and feedback of other clients' goals. It repeats a
 cancellation until the status shows that the goal has ended, since a cancellation may arrive before its goal.
@@ -14,7 +14,7 @@ from typing import Any
 
 from rtcontrol_client import clock
 from rtcontrol_client.ros2.config import Qos
-from rtcontrol_client.ros2.mapper import ActionLink, Mapper, Order, StateView, Topic
+from rtcontrol_client.ros2.mapper import ActionLink, GoalOrder, Mapper, StateView, Topic
 
 ANSWER_S = 2.0  # how long to wait for an answer
 AGAIN_S = 0.5  # interval between two cancellations
@@ -24,12 +24,12 @@ LIVE = ("sent", "accepted", "executing", "canceling")
 RESULTS = (4, 5, 6)  # status codes of goals that have ended
 FEEDBACK = Qos(depth=10)
 STATUS = Qos(reliability="reliable", durability="transient_local")
-ALL_GOALS = bytes(16)  # the id that stands for all goals in a cancellation
-REFUSED = 1  # the return code of a cancellation
+ALL_GOALS = bytes(16)  # in a cancellation, this id means all goals
+REFUSED = 1  # the return code of a cancellation that the server refused
 
 
 @dataclass(frozen=True)
-class ActionWires:
+class ActionPorts:
     """The three services and two topics of a ROS 2 action."""
 
     send: Any
@@ -61,23 +61,23 @@ class _Goal:
 
 
 class ActionClient:
-    """A thread-safe client of one action. States: `idle`, `no server`, `sent`, `accepted`, `rejected`, `executing`,
-    `canceling`, `succeeded`, `canceled`, `aborted`, and `lost` if it is unknown how the goal ended."""
+    """A thread-safe client of one action. Its state is `idle`, `no server`, `sent`, `accepted`, `rejected`,
+    `executing`, `canceling`, `succeeded`, `canceled`, `aborted`, or `lost` if the goal's result is unknown."""
 
     def __init__(
-        self, link: ActionLink, wires: ActionWires, sweeps: bool = False, now: Callable[[], float] = clock.now_s
+        self, link: ActionLink, wires: ActionPorts, cancels_all: bool = False, now: Callable[[], float] = clock.now_s
     ) -> None:
-        """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action. Otherwise
-        only the first cancellation is for all goals, to end those of an earlier bridge."""
-        self._link, self._wires, self._cancels_all, self._now = link, wires, sweeps, now
+        """Create a client without a goal. Its first cancellation cancels all goals of the action, to end the goals of
+        an earlier bridge; with `cancels_all`, every cancellation does so."""
+        self._link, self._wires, self._cancels_all, self._now = link, wires, cancels_all, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
         self._all_canceled_once = self._cancel_all_wanted = self._without_server = False
-        self._cancel_all_s: float | None = None  # when all goals were canceled, while there is no answer
+        self._cancel_all_s: float | None = None  # when the unanswered request to cancel all goals was sent
 
-    def write(self, order: Order) -> bool:
-        """Pursue the goal of an order, or none. Return False if the caller must try again, since there is no server or
-        another goal has not ended."""
+    def write(self, order: GoalOrder) -> bool:
+        """Send the goal of an order, or cancel all goals if it has none. Return False if the caller must try again,
+        because no server is ready or another goal is still active."""
         with self._lock:
             self._process_messages()
             return self._cancel() if order.goal is None else self._pursue_goal(order)
@@ -87,7 +87,7 @@ class ActionClient:
         return int(self._wires.cancel.ready())
 
     def advance(self) -> None:
-        """Process the server's messages about the goal; call once a tick."""
+        """Process the server's messages about the goal; must be called in each tick."""
         with self._lock:
             self._process_messages()
 
@@ -107,18 +107,18 @@ class ActionClient:
 
     # The methods below run under the lock.
 
-    def _pursue_goal(self, order: Order) -> bool:
+    def _pursue_goal(self, order: GoalOrder) -> bool:
         goal = self._goal
         if goal is not None and goal.state in LIVE:
             if goal.key == order.key and not goal.cancels:
                 return True
-            # A server with one goal at a time would cancel the new goal together with the old one.
+            # Wait for the end of the old goal: a server with a single goal may cancel a new goal together with it.
             self._cancel_goal(goal)
             return False
         if not self._wires.send.ready():
             self._without_server = True
             return False
-        # First cancel an earlier bridge's goals: a server that reads both messages at once would cancel this goal too.
+        # Wait until an earlier bridge's goals are canceled, because a late cancellation would cancel this goal as well.
         if self._cancel_all_wanted or (self._cancel_all_s is not None and self._now() < self._cancel_all_s + ANSWER_S):
             return False
         self._goal = goal = _Goal(uuid.uuid4().bytes, order.key, self._now())
@@ -185,11 +185,11 @@ class ActionClient:
         """Update the goal's state from the status codes of all goals (id -> code)."""
         code = codes.get(goal.id)
         if code is None:
-            if goal.in_status:  # another server has replaced the goal's server
+            if goal.in_status:  # the goal has disappeared, because another server has replaced the goal's server
                 self._mark_lost(goal)
             return
         goal.in_status = True
-        if not goal.requested:  # early, so that the goal's end is known even if the last status is lost
+        if not goal.requested:  # request the result early, so that it arrives even if the last status is lost
             request = self._link.cls.Impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
             goal.requested = bool(self._wires.result.write(request))
@@ -197,25 +197,25 @@ class ActionClient:
 
     def _mark_lost(self, goal: _Goal) -> None:
         goal.state = "lost"
-        self._cancel_goal(goal)  # the server may have accepted the goal although its answer was lost
+        self._cancel_goal(goal)  # the server may have accepted the goal, and only its answer was lost
 
 
 def action_clients(
-    mapper: Mapper, net: Any, names: Collection[str] | None = None, sweeps: bool = False
+    mapper: Mapper, net: Any, names: Collection[str] | None = None, cancels_all: bool = False
 ) -> dict[str, ActionClient]:
-    """Create clients of all actions, or of those in `names`; with `sweeps` (for the guard) they cancel all goals."""
+    """Create clients of all actions, or of the actions in `names`. `cancels_all` (for the guard): see ActionClient."""
     return {
-        name: ActionClient(link, _wires(link, net), sweeps)
+        name: ActionClient(link, _wires(link, net), cancels_all)
         for name, link in mapper.actions.items()
         if names is None or name in names
     }
 
 
-def _wires(link: ActionLink, net: Any) -> ActionWires:
+def _wires(link: ActionLink, net: Any) -> ActionPorts:
     hidden, impl = f"{link.name}/_action", link.cls.Impl
     feedback = Topic(f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK)
     status = Topic(f"{hidden}/status", "action_msgs/msg/GoalStatusArray", impl.GoalStatusMessage, STATUS)
-    return ActionWires(
+    return ActionPorts(
         net.service(f"{hidden}/send_goal", impl.SendGoalService, False),
         net.service(f"{hidden}/get_result", impl.GetResultService, False),
         net.service(f"{hidden}/cancel_goal", impl.CancelGoalService, False),

@@ -1,11 +1,11 @@
-"""The guard: a process that publishes the safe call if the bridge is killed, or hangs until its call has expired.
+"""The guard, a process that publishes the safe call if the bridge is killed, or hangs until its call has expired.
 
 Only the bridge starts this process (`python -m rtcontrol_client.ros2.guard`), as a node with the same topic names.
 
-Before the bridge publishes a call, it sends the guard a heartbeat with the instant at which the call expires; after the
-safe call, a heartbeat without one. The guard publishes the safe call from that instant until the next heartbeat, and if
-the pipe from the bridge ends without a farewell. A robot needs about a second to discover the guard's publishers, so
-the bridge publishes no driving call before then.
+Before the bridge publishes a call, it sends the guard a heartbeat with the time at which the call expires; after the
+safe call, it sends a heartbeat without a time. The guard publishes the safe call from the expiry until the next
+heartbeat, and also if the pipe from the bridge is closed without the line `bye`. A robot needs about a second to
+discover the guard's publishers, so the bridge publishes no driving call before.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from typing import Any
 
 import rtcontrol_client
 from rtcontrol_client import Standing, clock
-from rtcontrol_client.ros2 import Ros2BridgeError, split
+from rtcontrol_client.ros2 import Ros2BridgeError, split_ros_arguments
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.goals import action_clients
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, outlive_terminal, write_now
 
-GRACE_S = 0.02  # gives a bridge that still runs the time to publish its safe call first
-HOLD_S = 1.0  # how long to publish after the bridge's end, or after a first subscriber that appears later
-MOST_S = 5.0  # how long to publish after the bridge's end without a subscriber
+GRACE_S = 0.02  # the guard waits this long after the expiry, so that a running bridge can publish the safe call itself
+HOLD_S = 1.0  # how long to publish after the bridge's end, or after the first subscriber if it appears later
+MOST_S = 5.0  # how long to publish after the bridge's end while there are no subscribers
 END_S = 2.0
-MEET_S = 4.0  # after this time the guard counts as ready even without a subscriber or server
+MEET_S = 4.0  # after this time the guard counts as ready, even without a subscriber or server
 BYE, SAFE, READY = b"bye", b"-", b"+"
 # -P: files in the working folder must not replace modules.
 PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 
 
 class Guard:
-    """Starts the guard's process and sends it heartbeats. Any thread may send one, and sending never waits."""
+    """Starts the guard's process and sends it heartbeats. Any thread may send a heartbeat; this never blocks."""
 
     def __init__(self, config: RobotConfig, ros: Sequence[str] = ()) -> None:
         """Start the guard's process; `ros` are the ROS arguments of its node."""
         self._lock = threading.Lock()
         self._ready, ready = os.pipe()
         os.set_blocking(self._ready, False)
-        # Pass the parsed config: the file may have changed since, or may have been a pipe.
+        # Pass the parsed config, because the file may have changed or may have been a pipe.
         text = os.memfd_create("robot.json")
         os.write(text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
@@ -72,7 +72,7 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """Whether calls may drive the robot, since it has discovered the guard or a time limit has passed."""
+        """Return whether calls may drive the robot: it has discovered the guard, or MEET_S has passed."""
         if not self._is_ready:
             with contextlib.suppress(BlockingIOError):
                 self._is_ready = os.read(self._ready, 1) == READY
@@ -80,15 +80,15 @@ class Guard:
 
     @property
     def ended(self) -> bool:
-        """Whether the guard's process has ended."""
+        """Return whether the guard's process has exited."""
         return self._process.poll() is not None
 
-    def beat(self, left_ms: float | None) -> None:
-        """Send a heartbeat: the active call expires in `left_ms`, or is without a limit or the safe call (None)."""
+    def send_heartbeat(self, left_ms: float | None) -> None:
+        """Send a heartbeat. `left_ms` is when the active call expires; None: no limit, or the safe call is active."""
         self._write_line(SAFE if left_ms is None else b"%d" % (clock.now_ns() + int(left_ms * 1e6)))
 
     def close(self) -> None:
-        """End the guard's process without a safe call, since the bridge itself ends in order."""
+        """End the guard's process without a safe call, because the bridge ends normally."""
         self._write_line(BYE)
         with self._lock:
             self._pipe.close()
@@ -100,26 +100,26 @@ class Guard:
             self._process.wait()
 
     def _write_line(self, line: bytes) -> None:
-        # A full pipe still holds unread heartbeats; `ended` detects a broken pipe.
+        # If the pipe is full, it has unread heartbeats, so this one may be lost; `ended` detects a broken pipe.
         with self._lock, contextlib.suppress(OSError):
             if not self._pipe.closed:
                 os.write(self._pipe.fileno(), line + b"\n")
 
 
-class Watch:
+class HeartbeatMonitor:
     """Decides from the heartbeats when the safe call is due. The caller passes `clock.now_s()`, in seconds."""
 
     def __init__(self) -> None:
         self.over = self._farewell = False
         self._expires_s: float | None = None  # when the active call expires; None: never
         self._ended_s = 0.0
-        self._met_s: float | None = None  # when the safe call's first subscriber appeared
+        self._met_s: float | None = None  # when the first subscriber of the safe call appeared
         self._partial_line = b""
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process bytes from the pipe; empty bytes mean that the pipe has ended. Lines that are not heartbeats are
+        """Process bytes from the pipe; empty bytes mean that the pipe was closed. Lines that are not heartbeats are
         ignored."""
-        if not data:  # an ended pipe returns no bytes each time it is read
+        if not data:  # every read of a closed pipe returns empty bytes
             self._ended_s = self._ended_s if self.over else now
             self.over = True
             return
@@ -133,35 +133,35 @@ class Watch:
             elif line.isdigit():
                 self._expires_s = int(line) / 1e9
 
-    def meet(self, now: float) -> None:
+    def record_subscriber(self, now: float) -> None:
         """Record that the safe call has a subscriber."""
         self._met_s = now if self._met_s is None else self._met_s
 
-    def due(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         """Return whether the safe call must be published now."""
         if self.over:
-            return not self.done(now)
+            return not self.may_end(now)
         return self._expires_s is not None and now >= self._expires_s + GRACE_S
 
-    def done(self, now: float) -> bool:
+    def may_end(self, now: float) -> bool:
         """Return whether the guard may end."""
         if not self.over or self._farewell:
             return self.over
         holds = self._ended_s + MOST_S if self._met_s is None else max(self._ended_s, self._met_s) + HOLD_S
         return now >= min(holds, self._ended_s + MOST_S)
 
-    def rest(self, now: float, limit: float) -> float:
-        """Return the number of seconds, up to `limit`, until the safe call may be due."""
+    def seconds_until_due(self, now: float, limit: float) -> float:
+        """Return the seconds until the safe call may be due, at most `limit`."""
         if self._expires_s is None or self.over:
             return limit
         left = self._expires_s + GRACE_S - now
         return min(limit, left) if left > 0 else limit
 
 
-def guard(given: Sequence[str], network: Callable[[], Any]) -> int:
+def run_guard(given: Sequence[str], network: Callable[[], Any]) -> int:
     """Run the guard with these arguments until the bridge has ended; return the exit status."""
     outlive_terminal()
-    # Ignore signals that a terminal sends to all its processes: only the end of the pipe may end the guard.
+    # Ignore the signals that a terminal sends to all its processes: the guard may end only with the pipe.
     for number in (*SIGNALS, SUSPENDS, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     file, ready = given
@@ -180,47 +180,47 @@ def _report_ready(file: int) -> None:
 
 
 def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
-    """Publish the safe call whenever it is due; call `ready` once, when the robot can receive the safe call."""
+    """Publish the safe call whenever it is due. Call `ready` once, as soon as the robot can receive the safe call."""
     call, hz = mapper.config.safe, mapper.config.hz
     names = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
-    actions = action_clients(mapper, bus, names, sweeps=True)
+    actions = action_clients(mapper, bus, names, cancels_all=True)
     ends: dict[str, Any] = {
-        name: bus.output(topic, mapper.promise_ms(name), lease=False)
+        name: bus.output(topic, mapper.max_interval_ms(name), lease=False)
         for name, topic in mapper.topics.items()
         if name in names
     }
     ends |= {name: bus.service(name, cls) for name, cls in mapper.services.items() if name in names}
     ends |= actions
-    actuator, watch, reason = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), Watch(), ""
+    actuator, watch, reason = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), HeartbeatMonitor(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     started_s, waits_for_robot = clock.now_s(), True
-    while not watch.done(clock.now_s()):
-        _await_beat(watch, period_s)
+    while not watch.may_end(clock.now_s()):
+        _read_heartbeats(watch, period_s)
         for action in actions.values():
             action.advance()
         met = [bool(end.readers()) for end in ends.values()]
         if any(met):
-            watch.meet(clock.now_s())
+            watch.record_subscriber(clock.now_s())
         if waits_for_robot and (all(met) or clock.now_s() > started_s + MEET_S):
             waits_for_robot = False
             ready()
-        if not watch.due(clock.now_s()):
+        if not watch.is_due(clock.now_s()):
             reason = ""
             continue
         if not reason:
-            actuator.renew()  # publish everything, including messages without `repeat`
+            actuator.publish_again()  # publish everything, including messages without `repeat`
         actuator.apply(lambda: safe)
-        previous_reason, reason = reason, "was killed" if watch.over else "stands still"
+        previous_reason, reason = reason, "was killed" if watch.over else "hangs"
         if reason != previous_reason:
             write_now(2, f"guard: the bridge {reason}: the safe call is published\n".encode())
     bus.flush(0.3)
 
 
-def _await_beat(watch: Watch, period_s: float) -> None:
-    """Read all heartbeats, waiting for one until the safe call may be due."""
+def _read_heartbeats(watch: HeartbeatMonitor, period_s: float) -> None:
+    """Read all heartbeats. If none has arrived, wait for one until the safe call may be due."""
     if watch.over:
         time.sleep(period_s)
-    wait_s = watch.rest(clock.now_s(), period_s)
+    wait_s = watch.seconds_until_due(clock.now_s(), period_s)
     while not watch.over and select.select([0], [], [], wait_s)[0]:
         watch.receive(os.read(0, 4096), clock.now_s())
         wait_s = 0.0  # read everything that has arrived, including the end of the pipe
@@ -228,13 +228,13 @@ def _await_beat(watch: Watch, period_s: float) -> None:
 
 def main() -> int:
     """Run the guard as a ROS 2 node; its name and remapping rules follow `--ros-args`."""
-    from rtcontrol_client.ros2.node import RosNetwork, started
+    from rtcontrol_client.ros2.node import RosNetwork, running_node
 
-    given, ros = split(sys.argv[1:])
-    # A killed process may leave Fast DDS's shared memory locked for ever (eProsima/Fast-DDS#1144).
+    given, ros = split_ros_arguments(sys.argv[1:])
+    # A killed process may leave Fast DDS's shared memory locked permanently (eProsima/Fast-DDS#1144).
     os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
-    with started(ros, services=False) as node:
-        return guard(given, lambda: RosNetwork(node))
+    with running_node(ros, services=False) as node:
+        return run_guard(given, lambda: RosNetwork(node))
 
 
 if __name__ == "__main__":

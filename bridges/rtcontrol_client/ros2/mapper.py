@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.config import ActionSpec, FieldSpec, Qos, RobotConfig, Scalar, SetSpec, ToolSpec, TopicSpec
-from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
+from rtcontrol_client.ros2.fields import Reader, Setter, find_type, make_reader, make_setter
 
 UNKNOWN = "unknown"
-# The DDS deadline that publishers promise: it is long enough for one or two late ticks.
+# The DDS deadline that publishers announce; it is long enough for one or two late ticks.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 
 
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Publication:
-    """A message for a topic, a request to a service or an Order for an action; `repeat` sends it again at each tick."""
+    """A message for a topic, a request to a service or an GoalOrder for an action. `repeat`: send it in each tick."""
 
     topic: str
     message: Any
@@ -61,9 +61,9 @@ class Publication:
 
 
 @dataclass(frozen=True)
-class Order:
-    """The goal that a call wants from an action, or None to pursue no goal. Equal goals have the same `key`, whatever
-    their time stamps."""
+class GoalOrder:
+    """A goal that a call sends to an action, or None to cancel its goals. Goals that differ only in time stamps have
+    the same `key`."""
 
     goal: Any = None
     key: str = ""
@@ -100,7 +100,7 @@ class ActionLink:
 
 @dataclass(frozen=True)
 class _Output:
-    """A call's output to a topic, a service or (if `pursues`) an action; without `cls` it cancels the action's goal."""
+    """A call's output to a topic, a service, or (if `pursues`) an action. Without `cls`, it cancels the goal."""
 
     name: str
     cls: Any = None
@@ -111,10 +111,10 @@ class _Output:
     def publication(self, arguments: Mapping[str, Any], stamp_ns: int) -> Publication:
         """Return the output for a call's arguments. Raises Unmappable, which names the argument that does not fit."""
         if self.cls is None:
-            return Publication(self.name, Order(), repeat=False)
+            return Publication(self.name, GoalOrder(), repeat=False)
         message = self._create_message(arguments, stamp_ns)
         if self.pursues:
-            message = Order(message, repr(self._create_message(arguments, 0)))
+            message = GoalOrder(message, repr(self._create_message(arguments, 0)))
         return Publication(self.name, message, self.repeat)
 
     def _create_message(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
@@ -125,7 +125,7 @@ class _Output:
 
 
 class Mapper:
-    """The compiled mapping of a robot's file. Raises Ros2BridgeError, which names file and key, if parts do not fit."""
+    """The compiled mapping of a robot.yaml. Raises Ros2BridgeError, which names file and key, if it is not valid."""
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._file_name = config, where
@@ -135,7 +135,7 @@ class Mapper:
         self.services: dict[str, Any] = {}  # name -> class
         self.sources = [self._compile_source(name, spec) for name, spec in config.observe.topics.items()]
         sent = {name: self._outputs_of(name, tool) for name, tool in config.tools.items()}
-        # Cancellations come first, as they free the robot for the new messages.
+        # Cancellations are sent first, so that the robot is free for the new messages.
         self._outputs = {name: [*self._cancellations(name, tool), *sent[name]] for name, tool in config.tools.items()}
         self.sources += [self._compile_action_source(name, spec) for name, spec in config.observe.actions.items()]
         self.instructions: Topic | None = None
@@ -146,8 +146,8 @@ class Mapper:
         self._check_text()
         self._check_safe()
 
-    def hello(self, instruction: str | None) -> dict[str, Any]:
-        """Return the client's `Options` without handlers. If `instruction` is None, use the file's instruction."""
+    def client_options(self, instruction: str | None) -> dict[str, Any]:
+        """Return values for the client's `Options`. If `instruction` is None, use the file's instruction."""
         config = self.config
         return {
             **config.session,
@@ -166,20 +166,20 @@ class Mapper:
         return None if template is None else template.format_map(shown)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
-        """Return the messages of a call, with `stamp_ns` in place of `now`. Raises Unmappable, which names tool and
-        argument, if one does not fit; then no part of the call may be published."""
+        """Return the messages of a call, with the time stamp `stamp_ns`. Raises Unmappable, which names tool and
+        argument, if a message cannot be created; then no part of the call may be published."""
         if name not in self._outputs:
             raise Unmappable(f"{name} is not a tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
 
-    def promise_ms(self, topic: str) -> float | None:
-        """Return the longest interval between messages on a topic that every call publishes in each tick, after which
-        subscribers may assume that nothing drives; None for another topic."""
+    def max_interval_ms(self, topic: str) -> float | None:
+        """Return the longest interval between messages on a topic. After this time without a message, subscribers may
+        assume that no call drives the robot. Return None for a topic on which not every call publishes in each tick."""
         steady = all(any(o.repeat and o.name == topic for o in outputs) for outputs in self._outputs.values())
         return max(PROMISE_PERIODS * 1e3 / self.config.hz, PROMISE_MS) if steady else None
 
-    def listed(self) -> list[str]:
-        """Return the lines that `--check` prints: one per topic, one per tool, and the safe call."""
+    def describe_mapping(self) -> list[str]:
+        """Return the lines that `--check` prints: one for each topic, one for each tool, and the safe call."""
         lines = [f"reads     {s.topic.name}  {s.topic.type}  -> {', '.join(s.readers)}" for s in self.sources]
         lines += [f"publishes {topic.name}  {topic.type}" for topic in self.topics.values()]
         for name, tool in self.config.tools.items():
@@ -190,7 +190,7 @@ class Mapper:
         return [*lines, f"safe call {self.config.safe.name}"]
 
     def warnings(self) -> list[str]:
-        """Return warnings about mappings that are allowed but dangerous."""
+        """Return warnings about mappings that are valid but dangerous."""
         safe = {output.name for output in self._outputs[self.config.safe.name]}
         return [
             f"{self._file_name}: tool {name} keeps publishing {output.name}, but the safe call "
@@ -214,9 +214,9 @@ class Mapper:
             raise self._key_error(str(error), key) from None
 
     def _find_class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
-        """Return the full name and the class of a type; a name must have the same type in the whole file."""
+        """Return the full name and the class of the type of `name`, which must be the same in the whole file."""
         with self._naming_key(f"{key}.type"):
-            full, cls = find(kind, form)
+            full, cls = find_type(kind, form)
             if (known := self._type_names.setdefault(name, full)) != full:
                 raise ValueError(f"{name} has two types, {known} and {full}")
             return full, cls
@@ -228,14 +228,14 @@ class Mapper:
         readers = {}
         for label, spec in specs.items():
             with self._naming_key(f"{key}.fields.{label}"):
-                readers[label] = (reader(cls, spec), spec)
+                readers[label] = (make_reader(cls, spec), spec)
         return readers
 
     def _compile_setters(self, cls: Any, specs: Mapping[str, SetSpec], tool: ToolSpec, key: str) -> tuple[Setter, ...]:
         setters = []
         for text, spec in specs.items():
             with self._naming_key(f"{key}.set.{text}"):
-                setters.append(setter(cls, text, spec, tool))
+                setters.append(make_setter(cls, text, spec, tool))
         return tuple(setters)
 
     def _compile_source(self, name: str, spec: TopicSpec) -> Source:
@@ -244,7 +244,7 @@ class Mapper:
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
     def _compile_action_source(self, name: str, spec: ActionSpec) -> Source:
-        """Return an action as an optional topic, whose fields may be missing one by one."""
+        """Return an action as an optional topic. A field without a value is observed as UNKNOWN."""
         key, link = f"observe.actions.{name}", self.actions.get(name)
         if link is None:
             raise self._key_error("no tool has a goal for this action, so its type is unknown", key)
@@ -277,7 +277,7 @@ class Mapper:
         return outputs
 
     def _cancellations(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        """Return the actions whose goals a tool cancels: those in its `cancel`, or all if it is the safe call."""
+        """Return cancellations of the goals of actions: those in the tool's `cancel`, or all for the safe call."""
         for name in tool.cancel:
             if name not in self.actions or name in tool.goal:
                 raise self._key_error(f"no other tool has a goal for {name}", f"tools.{tool_name}.cancel")
@@ -287,7 +287,7 @@ class Mapper:
     def _check_text(self) -> None:
         fields = [field for source in self.sources for field in source.readers]
         if twice := sorted({field for field in fields if fields.count(field) > 1}):
-            raise self._key_error(f"the field {twice[0]!r} is given twice", "observe")
+            raise self._key_error(f"the field {twice[0]!r} occurs twice", "observe")
         with self._naming_key("observe.text"):
             try:
                 self.text(dict.fromkeys(fields))

@@ -14,7 +14,7 @@ from rtcontrol_client.ros2.mapper import Mapper, Source
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An observation. `t_ns` is the instant at which the newest required message was sent."""
+    """An observation. `t_ns` is the time when the newest required message was sent, by the clock of `clock.now_ns`."""
 
     text: str | None
     data: dict[str, Scalar | None]
@@ -30,7 +30,7 @@ class _TopicState:
     error: str | None = None
 
     def poll(self) -> None:
-        """Read the newest message, if a new one has arrived."""
+        """Read the newest message if it is new."""
         try:
             if (polled := self.input.poll()) is None:
                 return
@@ -41,7 +41,7 @@ class _TopicState:
             self.t_ns = self.t_ns or clock.now_ns()
 
     def stale_reason(self) -> str | None:
-        """Return why the topic has no current message, or None if it has one."""
+        """Return the reason why the topic has no current message; None if it has a current message."""
         if self.t_ns is None:
             return "no message yet"
         if (age_ms := (clock.now_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
@@ -56,9 +56,9 @@ class Observer:
     def __init__(self, mapper: Mapper, inputs: Mapping[str, Any]) -> None:
         self._mapper = mapper
         self._states = [_TopicState(source, inputs[source.topic.name]) for source in mapper.sources]
-        self.waiting: dict[str, str] = {}  # topic -> why it prevents an observation
+        self.waiting: dict[str, str] = {}  # topics that prevent an observation, with the reason
 
-    def look(self) -> Snapshot | None:
+    def observe(self) -> Snapshot | None:
         """Poll all topics; return an observation, or None if a required topic is out of date (see `waiting`)."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
@@ -79,47 +79,47 @@ class Observer:
             return None
         return Snapshot(self._mapper.text(values), values, min(newest_ns, clock.now_ns()))
 
-    def forget(self) -> None:
-        """Drop all messages, including those that wait to be read."""
+    def drop_messages(self) -> None:
+        """Drop all messages, including messages that have not been read yet."""
         for state in self._states:
             state.poll()
             state.t_ns = state.values = state.error = None
 
 
 WINDOW_NS = 30_000_000_000
-STEP_NS = 20_000_000  # a larger step of our wall clock means that the clock was set
-BACK_NS = 200_000_000  # a sender's clock was set back by more than this; less happens with two publishers of a topic
+STEP_NS = 20_000_000  # if our wall clock jumps by more than this, it was set
+BACK_NS = 200_000_000  # if time stamps go back by more than this, the sender's clock was set (less: two publishers)
 
 
-class Delays:
-    """Estimates how much later than usual a topic's messages arrive, by the instants at which they were stamped.
+class DelayEstimator:
+    """Estimates by how much more than usual a topic's messages are delayed, from their time stamps.
 
-    The smallest delay in the last 30 to 60 s counts as the difference between the clocks. So a constant delay cannot be
-    detected, but a growing one can. The estimate restarts after the sender's clock was set back. The sender's clock is
-    compared with our wall clock, which is right on the same machine, and with our monotonic clock, which is right while
-    only our wall clock is being slewed; the smaller delay counts.
+    The smallest delay in the last 30 to 60 s counts as the difference between the two clocks. So a constant delay
+    cannot be detected, but a growing delay can. The estimate restarts after the sender's clock was set back. Delays are
+    measured by our wall clock (correct on the same machine) and by our monotonic clock (correct while our wall clock is
+    slewed); the smaller delay counts.
     """
 
     def __init__(self) -> None:
-        self._by_wall, self._by_monotonic = _Delay(), _Delay()
-        self._skew_ns: int | None = None  # our wall clock minus our monotonic one
+        self._by_wall, self._by_monotonic = _ClockDelay(), _ClockDelay()
+        self._skew_ns: int | None = None  # our wall clock minus our monotonic clock
 
     def captured_ns(self, source_ns: int, wall_ns: int, now_ns: int) -> int:
         """Convert `source_ns` (the sender's wall clock) to our monotonic clock; the result is never in the future.
 
-        `now_ns` and `wall_ns` are the same instant on our two clocks. Return `now_ns` if `source_ns` is not positive.
+        `now_ns` and `wall_ns` are the current time by our two clocks. Return `now_ns` if `source_ns` is not positive.
         """
         if source_ns <= 0:
             return now_ns
         skew_ns = wall_ns - now_ns
         if self._skew_ns is not None and abs(skew_ns - self._skew_ns) > STEP_NS:  # our wall clock was set
-            self._by_wall = _Delay()
+            self._by_wall = _ClockDelay()
         self._skew_ns = skew_ns
-        late_ns = self._by_wall.late_ns(source_ns, wall_ns, now_ns)
-        return now_ns - min(late_ns, self._by_monotonic.late_ns(source_ns, now_ns, now_ns))
+        late_ns = self._by_wall.extra_delay_ns(source_ns, wall_ns, now_ns)
+        return now_ns - min(late_ns, self._by_monotonic.extra_delay_ns(source_ns, now_ns, now_ns))
 
 
-class _Delay:
+class _ClockDelay:
     """Measures the smallest delay between the sender's time stamps and one of our clocks."""
 
     def __init__(self) -> None:
@@ -128,8 +128,8 @@ class _Delay:
         self._since_ns = 0
         self._source_ns = 0
 
-    def late_ns(self, source_ns: int, ours_ns: int, now_ns: int) -> int:
-        """Return how much more than the smallest delay a message needed that arrived at `ours_ns` by our clock."""
+    def extra_delay_ns(self, source_ns: int, ours_ns: int, now_ns: int) -> int:
+        """Return the delay of a message that arrived at `ours_ns` by our clock, minus the smallest delay."""
         if source_ns < self._source_ns - BACK_NS:  # messages of a sender arrive in the order in which they were sent
             self._least_ns = self._older_ns = None
         delay_ns = ours_ns - source_ns

@@ -1,4 +1,4 @@
-"""Report other nodes that publish the robot's commands, or a sensor that another node publishes, too."""
+"""Report other nodes that publish the bridge's commands, and sensors that several nodes publish."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 SHARED = frozenset({"/tf", "/tf_static", "/diagnostics", "/rosout", "/parameter_events"})  # many nodes publish these
 UNKNOWN = "_NODE_NAME_UNKNOWN_"  # a publisher whose node is not discovered yet, or that has no node
-LINGER_S = 30.0  # longer than a process that was killed stays in the ROS graph (20 s)
+LINGER_S = 30.0  # a killed process stays in the ROS graph for a shorter time than this (20 s)
 
 
-class Rivals:
-    """Finds rivals of the node with this full name and of its guard; the caller passes the time in seconds.
+class OtherPublishers:
+    """Detects other publishers than the node with this full name and its guard; times are in seconds.
 
-    A second publisher of one node may belong to a process that was killed and started again. It counts as a rival only
-    after `LINGER_S`, and so does a publisher without a node.
+    A second publisher with the name of a node may belong to a process that was killed and restarted. So it is reported
+    only after `LINGER_S`, as is a publisher whose node is unknown.
     """
 
     def __init__(self, node: str) -> None:
@@ -22,8 +22,8 @@ class Rivals:
         self._locals = {node, f"{node}_guard"}
         self._since: dict[str, float] = {}  # when a topic got a publisher that may be a rival
 
-    def of_command(self, topic: str, publishers: Sequence[str], now: float) -> str | None:
-        """Return the problem with the publishers of a command (the full node name of each), or None."""
+    def command_problem(self, topic: str, publishers: Sequence[str], now: float) -> str | None:
+        """Return a problem if other nodes publish a command, else None. `publishers` are full names of nodes."""
         rivals = sorted(set(publishers) - self._locals - {UNKNOWN})
         counts = Counter(publishers)
         doubtful = counts[UNKNOWN] > 0 or any(counts[name] > 1 for name in self._locals)
@@ -33,8 +33,8 @@ class Rivals:
         hint = "Stop that node, or let a multiplexer such as twist_mux choose."
         return f"{topic}: {names} publishes this command, too, and the robot obeys both. {hint}"
 
-    def of_sensor(self, topic: str, publishers: Sequence[str], now: float) -> str | None:
-        """Return the problem with the publishers of a sensor, or None."""
+    def sensor_problem(self, topic: str, publishers: Sequence[str], now: float) -> str | None:
+        """Return a problem if several nodes publish a sensor, else None. `publishers` are full names of nodes."""
         others = [name for name in publishers if name not in self._locals]
         named = sorted(set(others) - {UNKNOWN})
         if topic in SHARED or not self._are_rivals(topic, len(named) > 1, len(others) > 1, now):

@@ -13,7 +13,7 @@ import pytest
 from rtcontrol_client.ros2 import EXAMPLE, config
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.config import RobotConfig
-from rtcontrol_client.ros2.mapper import Mapper, Order, Publication
+from rtcontrol_client.ros2.mapper import GoalOrder, Mapper, Publication
 from tests.bridges.ros2.messages import sensor_msgs
 
 EXAMPLES = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
@@ -47,9 +47,9 @@ def test_each_example_is_valid_and_its_safe_call_stops_the_robot(
     for tool, arguments in calls(mapper):
         for one in mapper.publications(tool, arguments, STAMP_NS):
             _sent(one)
-            if isinstance(one.message, Order):
-                assert safe[one.topic] == Order()
-                moved |= {one.topic} if one.message != Order() else set()
+            if isinstance(one.message, GoalOrder):
+                assert safe[one.topic] == GoalOrder()
+                moved |= {one.topic} if one.message != GoalOrder() else set()
             else:
                 assert type(safe[one.topic]) is type(one.message)
                 moved |= {one.topic} if one.message != safe[one.topic] else set()
@@ -61,7 +61,7 @@ def test_each_example_is_valid_and_its_safe_call_stops_the_robot(
 
 def _sent(one: Publication) -> None:
     """Check that the message has a time stamp, since subscribers may refuse an old stamp."""
-    message = one.message.goal if isinstance(one.message, Order) else one.message
+    message = one.message.goal if isinstance(one.message, GoalOrder) else one.message
     if message is None:
         return
     if "Stamped" in type(message).__name__:

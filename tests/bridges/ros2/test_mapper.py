@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, config
-from rtcontrol_client.ros2.fields import find, pitch, roll, yaw
-from rtcontrol_client.ros2.mapper import Order
-from rtcontrol_client.ros2.observer import Delays, Observer
+from rtcontrol_client.ros2.fields import find_type, pitch, roll, yaw
+from rtcontrol_client.ros2.mapper import GoalOrder
+from rtcontrol_client.ros2.observer import DelayEstimator, Observer
 from tests.bridges.ros2.mapping import NUMBER, linked, mapper, publishes, put, reads
 from tests.bridges.ros2.messages import geometry_msgs, nav_msgs, sensor_msgs, std_msgs
 
@@ -106,9 +106,9 @@ NAN, INF = math.nan, math.inf
         ({**ROUND, "range_min": NAN}, [-INF] + [2.0] * 359, 0.0),
         ({**ROUND, "range_min": 0.0}, [0.0, -0.5, 0.05] + [2.0] * 357, 0.05),
         # Scans without a value: no beam, no direction, no range.
-        ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction gave a range"),
-        ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction gave a range"),
-        (ROUND, [], "no beam in this direction gave a range"),
+        ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction measured a range"),
+        ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction measured a range"),
+        (ROUND, [], "no beam in this direction measured a range"),
         ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan has no valid directions"),
         ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan has no valid directions"),
         ({**ROUND, "range_max": 0.0}, [INF] * 360, "it is infinite"),
@@ -129,7 +129,7 @@ def test_sector_reads_the_scans_of_real_sensors(sensor: Any, ranges: list[float]
 def test_sector_with_failed_beams_has_no_value() -> None:
     ranges = [2.0] * 40 + [NAN] + [0.0] * 320
     failed = sensor_msgs.LaserScan(**{**ROUND, "angle_min": -math.pi / 2}, ranges=ranges)
-    with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
+    with pytest.raises(Unmappable, match="no beam in this direction measured a range"):
         reads(SCAN, failed, **{"as": "sector", "from_deg": -50.5, "to_deg": -10})
     assert reads(SCAN, failed, **{"as": "sector", "from_deg": -49.5, "to_deg": -10}) == 2.0
     back = sensor_msgs.LaserScan(**ROUND, ranges=[3.0] * 180 + [0.5] + [3.0] * 179)
@@ -162,7 +162,7 @@ def test_units_rounding_norms_values_and_times_are_converted() -> None:
     battery = sensor_msgs.BatteryState(power_supply_status=2)
     path = "power_supply_status"
     assert reads("sensor_msgs/msg/BatteryState", battery, path=path, values={2: "discharging"}) == "discharging"
-    with pytest.raises(Unmappable, match="values has nothing for 2"):
+    with pytest.raises(Unmappable, match="`values` has no entry for 2"):
         reads("sensor_msgs/msg/BatteryState", battery, path=path, values={1: "charging"})
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
@@ -206,7 +206,7 @@ def test_safe_call_that_leaves_a_topic_running_gives_a_warning() -> None:
 @pytest.mark.parametrize("name", ["nowhere_msgs/msg/X", "geometry_msgs/msg/twist"])
 def test_type_that_is_not_installed_is_an_error_with_a_hint(name: str) -> None:
     with pytest.raises(ValueError, match=f"unknown type '{name}'.*source the ROS set-up or the workspace"):
-        find(name, "msg")
+        find_type(name, "msg")
 
 
 @pytest.mark.parametrize(("value", "fits"), [([1.5] * 36, True), ([1.5], False), ([1.5] * 35 + ["x"], False)])
@@ -222,8 +222,8 @@ def test_constant_list_must_fit_the_field(value: list[Any], fits: bool) -> None:
 def test_topics_published_each_tick_have_a_deadline() -> None:
     elsewhere = mapper(put("tools", "stop", "publish", "/brake", value={"type": "std_msgs/msg/Bool"}))
     once = mapper(put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False))
-    assert elsewhere.promise_ms("/cmd_vel") == 187.5  # three periods of 16 Hz
-    assert elsewhere.promise_ms("/brake") is None and once.promise_ms("/cmd_vel") is None
+    assert elsewhere.max_interval_ms("/cmd_vel") == 187.5  # three periods of 16 Hz
+    assert elsewhere.max_interval_ms("/brake") is None and once.max_interval_ms("/cmd_vel") is None
 
 
 # Errors in robot.yaml.
@@ -249,7 +249,7 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
         (put(*CMD, "set", "linear.x", value="fast"), "set.linear.x: 'fast' does not fit linear.x"),
         (put(*CMD, "set", "linear.x", value="now"), "`now` is for a time stamp"),
-        (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
+        (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "`values` has no entry for 'straight'"),
         (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel has two types"),
         (put("observe", "text", value="x {x:.1f}"), "observe.text: Unknown format code 'f'"),
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is not"),
@@ -269,7 +269,7 @@ def test_error_in_robot_file_names_file_key_and_hint(change: Any, says: str) -> 
         ("", "the file: Input should be a valid dictionary"),
         ("instruction: 2024-13-45", "month must be in 1..12"),
         ("a: " + "[" * 3000, "maximum recursion depth"),
-        ("hz: 16\nhz: 20\n", "'hz' is given twice"),
+        ("hz: 16\nhz: 20\n", "the key 'hz' occurs twice"),
     ],
 )
 def test_invalid_config_text_is_an_error(text: str, says: str) -> None:
@@ -322,23 +322,23 @@ def observer(**required: bool) -> tuple[Observer, dict[str, Heard]]:
 
 def test_only_required_topics_must_have_messages() -> None:
     silent, _ = observer(a=False, b=False)  # without any message there is no observation, although no topic is required
-    assert silent.look() is None and set(silent.waiting) == {"/a", "/b"}
+    assert silent.observe() is None and set(silent.waiting) == {"/a", "/b"}
     looking, heard = observer(a=True, b=False)
-    assert looking.look() is None and looking.waiting == {"/a": "no message yet"}
+    assert looking.observe() is None and looking.waiting == {"/a": "no message yet"}
     heard["/a"].next = std_msgs.Float64(data=1.5)
-    look = looking.look()
+    look = looking.observe()
     assert look is not None and look.data == {"a": 1.5, "b": None} and looking.waiting == {}
 
 
 def test_old_or_unreadable_message_prevents_the_observation() -> None:
     looking, heard = observer(a=True)
     heard["/a"].next = Unmappable("it cannot be read (out of resources)")
-    assert looking.look() is None and looking.waiting == {"/a": "it cannot be read (out of resources)"}
+    assert looking.observe() is None and looking.waiting == {"/a": "it cannot be read (out of resources)"}
     heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 60_001
-    assert looking.look() is None
+    assert looking.observe() is None
     assert looking.waiting == {"/a": "the last message is older than 60000 ms (60 s)"}
     heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 59_000
-    look = looking.look()
+    look = looking.observe()
     assert look is not None and look.t_ns < time.monotonic_ns() - 58_000_000_000
 
 
@@ -354,7 +354,7 @@ def test_call_sends_goals_requests_and_cancellations() -> None:
     (request,) = made.publications("lamp", {"on": True}, 0)
     assert request.message.data is True
     none, off = made.publications("stop", {}, 0)
-    assert (none.topic, none.message, off.topic, off.message.data) == ("/count", Order(), "/lamp", False)
+    assert (none.topic, none.message, off.topic, off.message.data) == ("/count", GoalOrder(), "/lamp", False)
     assert made.publications("wait", {}, 0) == []
     for name, why in (("count", "to: it is missing"), ("fly", "fly is not a tool of this robot")):
         with pytest.raises(Unmappable, match=why):
@@ -404,7 +404,7 @@ WALL = 1_790_000_000_000 * MS
 
 @given(st.integers(-(10**9), 10**9).map(lambda ms: ms * MS), st.lists(st.integers(0, 200), min_size=2, max_size=50))
 def test_delays_are_relative_to_the_smallest_delay(skew: int, delays_ms: list[int]) -> None:
-    delays = Delays()
+    delays = DelayEstimator()
     least = 10**9
     for i, delay_ms in enumerate(delays_ms):
         now = i * 50 * MS
@@ -415,7 +415,7 @@ def test_delays_are_relative_to_the_smallest_delay(skew: int, delays_ms: list[in
 
 def ages_ms(sources: Iterable[int]) -> list[int]:
     """Return the ages of messages that arrive every 50 ms."""
-    delays = Delays()
+    delays = DelayEstimator()
     return [(i * 50 * MS - delays.captured_ns(s, WALL + i * 50 * MS, i * 50 * MS)) // MS for i, s in enumerate(sources)]
 
 
@@ -425,7 +425,7 @@ def test_sender_clock_set_back_slightly_recovers_within_a_minute() -> None:
 
 
 def test_setting_our_wall_clock_does_not_change_ages() -> None:
-    delays = Delays()
+    delays = DelayEstimator()
     for i in range(100):
         now = i * 50 * MS
         wall = WALL + now + (3_600_000 * MS if i >= 50 else 0)
@@ -443,7 +443,7 @@ def test_repeated_stamp_becomes_older_without_end() -> None:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_slewed_wall_clock_does_not_make_messages_late(remote: bool) -> None:
-    delays = Delays()
+    delays = DelayEstimator()
     for i in range(1000):
         now = i * 50 * MS
         wall = WALL + now + now // 20  # our wall clock runs 5 % fast

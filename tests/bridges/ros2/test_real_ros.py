@@ -36,8 +36,8 @@ from tests.helpers.processes import environment, until
 
 FIELDS = """
 import json, sys
-from rtcontrol_client.ros2.fields import find
-print(json.dumps({name: find(name, "msg")[1].get_fields_and_field_types() for name in sys.argv[1:]}))
+from rtcontrol_client.ros2.fields import find_type
+print(json.dumps({name: find_type(name, "msg")[1].get_fields_and_field_types() for name in sys.argv[1:]}))
 """
 
 
@@ -75,7 +75,7 @@ def test_silent_sensor_or_server_leads_to_the_safe_call(module_brain: Brain, dri
     running.says("/scan: the last message is older than 500 ms")
     robot.until_it_stands()
     robot.tell("unmute /scan")
-    running.says("/scan is in order")
+    running.says("/scan works again")
     robot.until_it_moves()
     robot.tell("poison nan")
     running.says("/odom: x: it is not a number (NaN)")
@@ -98,7 +98,7 @@ def test_other_publishers_are_reported_while_they_last(driven: DrivenRobot) -> N
         driven.robot.tell(f"rival {topic}")
         driven.running.says(f"{topic}: {problem}")
         driven.robot.tell("alone")
-        driven.running.says(f"the publisher of {topic} is in order")
+        driven.running.says(f"the publisher of {topic} works again")
 
 
 def test_guard_stops_the_robot_of_a_killed_bridge(driven: DrivenRobot) -> None:
@@ -128,7 +128,7 @@ def test_guard_survives_signals_to_its_process_group(
         driven.robot.until_it_stands()
         assert not gone(guard)
         os.killpg(running.popen.pid, signal.SIGKILL)
-        for what in ("stands still", "was killed"):
+        for what in ("hangs", "was killed"):
             until(lambda what=what: TOLD.format(what) in running.log(), running.log())
         until(lambda: gone(guard), "the guard does not end")
     finally:
@@ -156,7 +156,7 @@ def test_nothing_drives_before_the_guard_is_ready(brain: Brain, robot: Simulated
         guard.resume()
     robot.until_it_moves()
     guard.kill()
-    assert running.popen.wait(60) == 2 and "The guard has ended" in running.log()
+    assert running.popen.wait(60) == 2 and "The guard process has ended" in running.log()
     robot.until_it_stands()
 
 
@@ -181,8 +181,8 @@ def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
         robot.until_it_moves()
         time.sleep(SETTLE_S + PROBLEMS_S)
         missing = re.findall(r"No node (?:publishes|subscribes to) /robot1/(\w+)\.", running.log())
-        for topic in missing:  # discovery was slow: each topic was reported missing, and is in order now
-            running.says(f"{topic} is in order")
+        for topic in missing:  # discovery was slow: each topic was reported missing, and works again now
+            running.says(f"{topic} works again")
         assert running.log().count("No node") == len(missing) and "Traceback" not in running.log()
         running.kill()
         robot.until_it_stands()

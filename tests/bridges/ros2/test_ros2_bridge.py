@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcontrol_client import Refused, Standing
-from rtcontrol_client.ros2 import EXAMPLE, Unmappable, split
+from rtcontrol_client.ros2 import EXAMPLE, Unmappable, split_ros_arguments
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.bridge import Ros2Bridge
 from rtcontrol_client.ros2.cli import main
@@ -166,7 +166,7 @@ class Net:
 
         return SimpleNamespace(poll=poll)
 
-    def output(self, topic: Topic, promise_ms: float | None) -> Any:
+    def output(self, topic: Topic, max_interval_ms: float | None) -> Any:
         told = self.told.setdefault(topic.name, [])
         return SimpleNamespace(write=lambda message: told.append(message) or True)
 
@@ -317,4 +317,4 @@ def test_argument_error_is_reported_before_connecting(
     ],
 )
 def test_ros_arguments_are_split_from_ours(given: list[str], ours: list[str], ros: list[str]) -> None:
-    assert split(given) == (ours, ros)
+    assert split_ros_arguments(given) == (ours, ros)

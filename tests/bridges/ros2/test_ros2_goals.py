@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol_client.ros2.goals import ANSWER_S, ActionClient, ActionWires
-from rtcontrol_client.ros2.mapper import Order
+from rtcontrol_client.ros2.goals import ANSWER_S, ActionClient, ActionPorts
+from rtcontrol_client.ros2.mapper import GoalOrder
 from tests.bridges.ros2.mapping import linked
 
 NOBODY = bytes(16)
@@ -48,17 +48,17 @@ class Heard:
 class Counting:
     """A client of the action /count, with the server's side of its services and topics, and a clock."""
 
-    def __init__(self, sweeps: bool = False) -> None:
+    def __init__(self, cancels_all: bool = False) -> None:
         self.now = 100.0
         self.send, self.ask, self.cancel = Wire(), Wire(), Wire()
         self.feedback, self.status = Heard(), Heard()
         self.mapper = linked()
         link = self.mapper.actions["/count"]
-        wires = ActionWires(self.send, self.ask, self.cancel, self.feedback, self.status)
-        self.client = ActionClient(link, wires, sweeps, lambda: self.now)
+        wires = ActionPorts(self.send, self.ask, self.cancel, self.feedback, self.status)
+        self.client = ActionClient(link, wires, cancels_all, lambda: self.now)
 
     def want(self, to: int | None) -> bool:
-        order = Order() if to is None else self.mapper.publications("count", {"to": to}, 0)[0].message
+        order = GoalOrder() if to is None else self.mapper.publications("count", {"to": to}, 0)[0].message
         return self.client.write(order)
 
     def id(self, at: int = -1) -> bytes:
@@ -164,7 +164,7 @@ def test_first_cancellation_and_every_guard_cancellation_is_for_all_goals() -> N
     action.cancel.there = True
     action.after(0.1)
     assert action.want(None) and action.canceled() == [NOBODY]
-    guard = Counting(sweeps=True)
+    guard = Counting(cancels_all=True)
     guard.cancel.there = False
     assert not guard.want(None)
     guard.cancel.there = True
