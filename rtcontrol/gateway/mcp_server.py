@@ -26,7 +26,7 @@ from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
-from rtcontrol_client.wire.pictures import format_of
+from rtcontrol_client.wire.pictures import detect_format
 
 PICTURE = "rtcontrol://picture"
 INSTRUCTIONS = """A control loop calls functions many times a second by itself. You never call these functions.
@@ -86,7 +86,7 @@ def _add_read_tools(mcp: MCPServer, view: ViewClient) -> None:
         if view.picture is None or view.snapshot.get("picture_age_s", 0) is None:
             reason = "the world has no picture, or its client sends none" if view.connected else view.problem
             raise ResourceError(f"There is no picture: {reason}.")
-        picture.mime_type = MIME[format_of(view.picture) or "png"]
+        picture.mime_type = MIME[detect_format(view.picture) or "png"]
         return view.picture
 
     text = "A picture of the world. `picture_age_s` in `status` is the age of a picture that a client has sent."

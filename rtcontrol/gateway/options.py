@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol_client.wire.endpoint import host_port, is_loopback
+from rtcontrol_client.wire.endpoint import split_host_port, is_loopback
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
 ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
@@ -54,7 +54,7 @@ class GatewayOptions:
     def from_serve(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
         """Return the settings for a server's options and the address `http` (HOST:PORT). If `token` is None, read the
         token from `options.token_file`. Raises UserError."""
-        host, port = host_port(http)
+        host, port = split_host_port(http)
         if not host or not port.isdigit() or int(port) > 65535:
             raise UserError(f"--http {http!r} is not HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
         if token is None and options.token_file is not None:

@@ -93,7 +93,7 @@ class PythonCore:
             observed.sends += [json.loads(encode_json(message)) for message in due]
 
     def _act(self, observed: Seen, now_ns: int) -> bool:
-        standing = self._core.take_call(False, now_ns)
+        standing = self._core.pop_call(False, now_ns)
         if standing is None:
             return False
         names = [call.name for call in standing.calls]

@@ -15,14 +15,14 @@ KEPT = 1024  # maximum number of ticks and of observations that are stored
 
 @dataclass(frozen=True)
 class Standing:
-    """The call that is active now. `call` is None if the status is `safe` and there is no safe call: then stop the
-    world in another way. Execute all `calls`, not only `call`.
+    """The active call. Execute all `calls`, not only `call`. If the status is `safe` and `call` is None, the client has
+    no safe call: stop the world in another way.
 
-    `status` is `fresh` (the call of the last decision is active), `held` (the last tick had no decision, so the
-    previous call continues) or `safe`, for the reason in `cause`. `age_ms` is the age of the observation that led to
-    the call, `left_ms` the time until the call expires (None: never), `tick` the call's number for `executed()` (None:
-    the client itself made the safe call active), `more` further safe calls for other actuators, `before` earlier calls
-    for the same observation.
+    `status` is `fresh` (the last decision's call), `held` (the last tick had no decision, so the previous call
+    continues) or `safe`; `cause` is the reason for `held` and `safe`. `age_ms` is the age of the observation that led
+    to the call, `left_ms` the time until the call expires (None: never), `tick` the call's number for `executed()`
+    (None: the client itself activated the safe call), `more` further safe calls for other actuators, `before` earlier
+    calls for the same observation.
     """
 
     call: FunctionCall | None
@@ -38,38 +38,38 @@ class Standing:
 
     @property
     def name(self) -> str | None:
-        """The function's name."""
+        """Return the function's name."""
         return self.call.name if self.call else None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The function's arguments by name."""
+        """Return the function's arguments by name."""
         return self.call.arguments if self.call else {}
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """All calls to execute, in order: those for one observation, or all safe calls."""
+        """Return all calls to execute, in order: all calls for an observation, or all safe calls."""
         return () if self.call is None else (*self.before, self.call, *self.more)
 
 
 def is_expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
-    """Return whether a call is too old at `now_ns`: its observation was captured at `t_obs_ns`, by the client's clock.
+    """Return whether a call is too old at `now_ns`. `t_obs_ns` is the capture time of its observation (client's clock).
 
-    Also True if `t_obs_ns` is None or in the future. A `ttl_ms` of 0 means no limit.
+    Return True if `t_obs_ns` is None or in the future. A `ttl_ms` of 0 means no limit.
     """
     return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > t_obs_ns + int(ttl_ms * 1e6))
 
 
-def safe_calls_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
-    """Return the safe calls of a message as a tuple; the message has several, a single one, or none."""
+def all_safe_calls(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
+    """Return a message's safe calls, which are in its field `safe_calls` (`several`) or `safe_call` (`single`)."""
     return tuple(several or ([] if single is None else [single]))
 
 
 class ActiveStanding:
     """The state of the active call. `kind` is `none` (no call yet), `call` or `safe`.
 
-    Methods that return a bool return True if another call has become active, which the caller must execute. A call
-    stays active for at most `max_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit). The
+    Methods that return a bool return True if another call has become active, which the caller must then execute. A call
+    expires at the latest `max_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit). The
     caller passes the time, and must call `expire` at `expires_ns`, or every 50 ms.
     """
 
@@ -82,10 +82,10 @@ class ActiveStanding:
         self.start(epoch, safe_calls)
 
     def start(self, epoch: int, safe_calls: Sequence[FunctionCall]) -> bool:
-        """Start a new (not a resumed) session, with ticks from 0; return whether this ended an active call."""
+        """Start a new (not resumed) session, whose ticks start at 0; return whether this ended an active call."""
         ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
-        self._more_follows = False  # whether the last message announced another one for the same tick
+        self._more_follows = False  # whether the last message announced another message for the same tick
         self.reset(epoch, "no_call_yet")
         return ended
 
@@ -95,17 +95,17 @@ class ActiveStanding:
         self._activate("none", self.safe_state(cause))
 
     def reason_to_ignore(self, message: CallFields, stamps: Mapping[int, int]) -> str | None:
-        """Return why to ignore a call, or None; `stamps` has the newest observations' capture times by `seq`."""
+        """Return the reason to ignore a call, or None; `stamps` maps newest observations (`seq`) to capture times."""
         if message.epoch != self.epoch:
             return "epoch"
         if message.tick <= self.last_tick:
             return "order"
         stamp_ns = stamps.get(message.seq_obs or -1, message.t_obs_ns)
-        # The call's time-to-live starts at this time stamp, so a wrong one would let the call expire too late or early.
+        # The call's time-to-live starts at `t_obs_ns`, so a wrong time stamp would make it expire too early or late.
         return "stamp" if message.status == "fresh" and stamp_ns != message.t_obs_ns else None
 
     def receive(self, message: CallFields, now_ns: int) -> tuple[bool, bool]:
-        """Process a call message that arrived at `now_ns`, by the client's clock, and is not to be ignored.
+        """Process a call message that arrived at `now_ns` (client's clock) and has no `reason_to_ignore`.
 
         Return whether another call has become active, and whether to acknowledge the message's call as expired.
         """
@@ -113,7 +113,7 @@ class ActiveStanding:
         is_further = self._more_follows and self.kind == "call" and len(self._standing.before) < MOST_CALLS - 1
         self._more_follows = bool(message.more)
         if message.status == "safe":
-            return self.end(message.cause or "safe", message.tick, safe_calls_of(message.calls, message.call)), False
+            return self.end(message.cause or "safe", message.tick, all_safe_calls(message.calls, message.call)), False
         is_fresh, call = message.status == "fresh", message.call
         too_old = is_fresh and is_expired(message.t_obs_ns, message.ttl_ms, now_ns)
         starts = False
@@ -122,28 +122,28 @@ class ActiveStanding:
             standing = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
             self._activate("call", standing)
             starts = True
-        else:  # expire the active call first, since a decision to continue must not reactivate an expired call
+        else:  # first expire the active call, so that a decision to continue cannot reactivate an expired call
             starts = self.expire(now_ns)
         if self.kind == "call" and is_fresh and not too_old:
             self._standing = replace(self._standing, status="fresh", cause=None)
-            # Without a call, only a newer observation renews the active call, or repeats would keep it for ever.
+            # A message without a call extends the active call only if its observation is newer: repeats must not.
             if message.t_obs_ns is not None and (starts or message.t_obs_ns > self._captured_ns):
                 self._captured_ns = message.t_obs_ns
                 self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
-        elif self.kind == "call" and not is_further:  # otherwise this tick has already had a call
+        elif self.kind == "call" and not is_further:  # otherwise this tick already had a call
             self._standing = replace(self._standing, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
     def expire(self, now_ns: int) -> bool:
-        """Make the safe call active if the active call's time-to-live has ended; return whether it was."""
+        """If the active call's time-to-live has ended, activate the safe call and return True."""
         return self._has_expired(now_ns) and self.end("expired")
 
     def disconnect(self) -> bool:
-        """End the active call if it has no time-to-live, since the server is lost; other calls expire later."""
+        """Handle a lost server: end an active call without a time-to-live now; other calls expire later."""
         return self.kind == "call" and self.expires_ns is None and self.end("server_lost")
 
     def standing_at(self, now_ns: int) -> Standing:
-        """Return the call that is active at `now_ns`; the safe call if the time-to-live has ended."""
+        """Return the active call at `now_ns`, or the safe call if its time-to-live has ended."""
         if self._has_expired(now_ns):
             return self.safe_state("expired")
         if self.kind != "call":
@@ -157,7 +157,7 @@ class ActiveStanding:
         return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
 
     def end(self, cause: str, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> bool:
-        """Make the safe call active; return False if it was active already."""
+        """Activate the safe call; return False if it was already active."""
         starts = self.kind != "safe"
         if starts:
             self._activate("safe", self.safe_state(cause, tick, calls))
@@ -179,13 +179,13 @@ class ActiveStanding:
 class CallQueue:
     """The next calls for the user's handlers `on_call` and `on_safe`, and the calls to acknowledge to the server.
 
-    The arguments are whether there are such handlers. Without `on_safe`, `on_call` also gets safe calls.
+    The arguments tell whether these handlers exist. Without `on_safe`, `on_call` also gets safe calls.
     """
 
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
         self.next_calls: dict[bool, Standing] = {}  # key True: the next call for `on_safe`, False: for `on_call`
-        self._further_calls: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
+        self._further_calls: deque[Standing] = deque()  # further calls for the observation of `next_calls[False]`
         self.unacknowledged: dict[int, FunctionCall | None] = {}  # the unacknowledged calls of this epoch, by tick
 
     def enqueue(self, standing: Standing) -> list[Standing]:
@@ -203,8 +203,8 @@ class CallQueue:
         return superseded
 
     def dequeue(self, safe_only: bool, active: Standing) -> tuple[Standing | None, Standing | None]:
-        """Remove the next call from the queue; return (call, None) if it is still active, else (None, call). `now` is
-        the active call."""
+        """Pop the next call. Return (call, None) if it is still active, else (None, call); `active` is the active
+        call."""
         waiting = self.next_calls.pop(safe_only, None)
         if waiting is None:
             return None, None
@@ -222,7 +222,7 @@ class CallQueue:
     def mark_acknowledged(self, tick: int, call: FunctionCall | None) -> bool:
         """Return whether this call must still be acknowledged to the server; if so, count it as acknowledged."""
         if tick not in self.unacknowledged or self.unacknowledged[tick] is not call:
-            return False  # the call is acknowledged already, or belongs to an earlier session
+            return False  # the call is already acknowledged, or belongs to an earlier session
         del self.unacknowledged[tick]
         return True
 

@@ -12,7 +12,7 @@ from rtcontrol_client import clock
 from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, Closed, wrap_errors
-from rtcontrol_client.client.handler import Handler, Looker
+from rtcontrol_client.client.handler import HandlerThread, ObservationThread
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.pictures import PictureSender, picture_message
@@ -31,10 +31,10 @@ class ClientBase:
     _core: Core
 
     def __init__(self, endpoint: str, core: Core) -> None:
-        """Start to connect, and do not wait."""
+        """Start to connect without waiting for the connection."""
         self.endpoint, self.options, self._core = endpoint, core.options, core
         self._condition, self._version = threading.Condition(), 0
-        self._handlers: list[Handler] = []
+        self._handlers: list[HandlerThread] = []
         self._link = Link(endpoint, core, self._notify_waiters)
         _open_clients.add(self)
 
@@ -52,7 +52,7 @@ class ClientBase:
         self._wait_until(lambda: self._core.version != self._version or self._core.error is not None, limit_s)
 
     def _wait_for_welcome(self) -> Self:
-        """Wait for the welcome, and return the client. Raises ClientError if the server refuses it or is silent."""
+        """Wait for the server's welcome; return the client. Raises ClientError if refused or without a response."""
         core, limit_s = self._core, self.options.connect_timeout_s
         try:
             self._wait_until(lambda: core.session.welcome is not None or core.error is not None, limit_s)
@@ -71,22 +71,22 @@ class ClientBase:
 
     @property
     def connected(self) -> bool:
-        """Whether the client has a connection and a session now."""
+        """Return whether the client has a connection and a session now."""
         return self._core.connection.is_open
 
     @property
     def address(self) -> str:
-        """The server address of the newest connection."""
+        """Return the server address of the newest connection."""
         return self._link.address
 
     @property
     def error(self) -> ClientError | None:
-        """Why the client has ended, or None while it runs; a lost connection does not end it."""
+        """Return why the client has ended, or None while it runs. A lost connection does not end the client."""
         return self._core.error
 
     @property
     def welcome(self) -> Welcome:
-        """The server's newest welcome message, with the negotiated settings. Raises Closed before the first one."""
+        """Return the server's newest welcome message, with the negotiated settings. Raises Closed without a welcome."""
         if self._core.session.welcome is None:
             raise Closed("The client was closed before the server's welcome.", "Connect again.")
         return self._core.session.welcome
@@ -109,16 +109,16 @@ class ClientBase:
 
 class Client(ClientBase):
     """A session with an rtcontrol server. Any thread may call any method. Only `connect`, `wait`, `decide` and `close`
-    wait. A returned call is never older than its time-to-live. docs/clients.md has an example.
+    block. A returned call is never older than its time-to-live. docs/clients.md has an example.
     """
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
         """Connect to a server and wait for its welcome message. `options` are the fields of `Options`.
 
-        If the endpoint is `http://HOST:PORT/connect`, the client gets a server's address from there, and another one
-        after a lost connection or if a server accepts no client. Raises ClientError for an error in the options or if
-        no server responds within `connect_timeout_s` seconds, and Refused if the server refuses the client.
+        If the endpoint is `http://HOST:PORT/connect`, the client requests a server's address there, and requests
+        another address if a connection is lost or a server accepts no client. Raises ClientError for invalid options or
+        if no server responds within `connect_timeout_s` seconds, and Refused if the server refuses the client.
         """
         return cls(endpoint, options)._wait_for_welcome()
 
@@ -129,28 +129,28 @@ class Client(ClientBase):
         self._pictures = PictureSender(self._link)
         for safe_only, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
             if handle is not None:
-                self._handlers.append(Handler(self._link, safe_only, handle))
+                self._handlers.append(HandlerThread(self._link, safe_only, handle))
         self._notify_waiters()  # a call may have arrived before the handlers existed
-        self._looker = None if self.options.look is None else Looker(self, self.options.look)
+        self._looker = None if self.options.look is None else ObservationThread(self, self.options.look)
 
     @property
     def trouble(self) -> str:
-        """Why there is no session now, if known: the server's error text, or the state of the connection."""
+        """Return why the client has no session: the server's error text, or the state of the connection."""
         return self._core.trouble
 
     @property
     def instruction(self) -> str | None:
-        """The active goal, from the server's last message about it; None before the first welcome message."""
+        """Return the active instruction by the server's last message; None before the first welcome message."""
         return self._core.goal.active
 
     @property
     def epoch(self) -> int:
-        """The number of the current episode."""
+        """Return the number of the current episode."""
         return self._core.epoch
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts since the client was created, and quantiles of two durations in milliseconds.
+        """Return counts since the client was created, and quantiles of two durations in milliseconds.
 
         `latency_ms` is the time from an observation's capture to the arrival of its call, for the last 4096 fresh
         calls; `waited_ms` the time that an observation waited at the server for a tick, for the last 64 observations.
@@ -171,8 +171,8 @@ class Client(ClientBase):
         """Return when to capture the next observation, by `time.monotonic_ns()`, so that it arrives shortly before the
         server's tick. For this, the client measures how long it takes to capture and send observations.
 
-        The result stays the same until that time has passed; after `observe`, it is the time for the following tick. If
-        the times of ticks are not known (see `timed`), it is one period from now. The option `look` uses these times.
+        The result stays the same until this time has passed; after `observe`, it is the time for the following tick. If
+        the ticks' times are unknown (see `timed`), it is one period from now. The option `look` uses the same times.
         """
         now_ns = clock.now_ns()
         with self._link.lock:
@@ -181,8 +181,8 @@ class Client(ClientBase):
 
     @property
     def timed(self) -> bool:
-        """Whether the times of the server's ticks are known: not before the first decision, and never if the client
-        paces."""
+        """Return whether the times of the server's ticks are known. They are unknown before the first decision, and
+        always with `pacing="client"`."""
         with self._link.lock:
             return self._core.knows_ticks(clock.now_ns())
 
@@ -192,9 +192,9 @@ class Client(ClientBase):
         self, text: str | None = None, data: Data = None, arrays: Data = None, *, t_ns: int | None = None
     ) -> int:
         """Send an observation of the world; return the observation's number. `t_ns` is the time of its capture by
-        `time.monotonic_ns()` (default: now). Without a connection, only the newest observation waits to be sent.
+        `time.monotonic_ns()` (default: now). Without a connection, only the newest observation is kept to be sent.
 
-        Raises ClientError if the observation is empty, a field is not valid, or `t_ns` lies in the future.
+        Raises ClientError if the observation is empty, a field is not valid, or `t_ns` is in the future.
         """
         look = message_of(text, data, arrays, t_ns)
         with self._link.lock:
@@ -205,12 +205,12 @@ class Client(ClientBase):
         return seq
 
     def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
-        """Send a picture of the world, the bytes of a JPEG or PNG file, for people who watch or read the record.
+        """Send a picture of the world (bytes of a JPEG or PNG file) for people who watch the run or read its record.
 
         `t_ns` is the time of the picture, as for `observe`. Pictures never delay observations: at most 10 per second
-        are sent, and one that cannot be sent at once is dropped and counted in `statistics`. Return whether the picture
-        was sent. Raises ClientError if the file is not a JPEG or PNG, is cut off or has more than 768,000 bytes, or if
-        `t_ns` lies in the future.
+        are sent, and a picture that cannot be sent immediately is dropped and counted in `statistics`. Return whether
+        the picture was sent. Raises ClientError if the file is not a JPEG or PNG, is truncated or has more than 768,000
+        bytes, or if `t_ns` is in the future.
         """
         return self._pictures.send(picture_message(data, t_ns))
 
@@ -222,8 +222,8 @@ class Client(ClientBase):
         error: str | None = None,
     ) -> None:
         """Report the outcome of a call to the server; for clients with `acknowledge=True` and without `on_call`.
-        Nothing is sent for a call that is reported already, or that did not come from the server (its `tick` is None).
-        A `failed` call makes the safe call active, since otherwise the previous action would continue."""
+        Nothing is sent for a call that is already reported or did not come from the server (its `tick` is None). The
+        outcome `failed` activates the safe call, because otherwise the previous action would continue."""
         if not self.options.acknowledges_calls:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         with wrap_errors("executed"), self._link.lock:
@@ -232,7 +232,7 @@ class Client(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
-        """Set a new goal, which stays active after a reconnect."""
+        """Set a new instruction, which stays active after a reconnect."""
         with wrap_errors("instruct"), self._link.lock:
             self._core.instruct(to_plain(instruction, "instruction"))
         self._link.wake()
@@ -240,7 +240,7 @@ class Client(ClientBase):
     def reset(
         self, *, seed: int = 0, ret: float = 0.0, success: bool | None = None, seconds: float | None = None
     ) -> int:
-        """Start a new episode; return its number (epoch). No call is active until the first call of the episode. The
+        """Start a new episode; return its number (epoch). No call is active until the episode's first call arrives. The
         arguments describe the previous episode for the server's report; `ret` is the return (sum of rewards)."""
         with wrap_errors("reset"), self._link.lock:
             ended = to_plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
@@ -252,8 +252,8 @@ class Client(ClientBase):
         return epoch
 
     def wait(self, timeout: float | None = None) -> Standing:
-        """Wait until a call message arrives or the active call changes, counted from the last `wait`; return the call
-        that is then active. Also returns after `timeout` seconds, or when the client has ended."""
+        """Wait until a call message arrives or the active call changes (since the previous `wait`), and return the
+        active call. Also returns after `timeout` seconds, or when the client has ended."""
         self._wait_for_change(timeout)
         self._version = self._core.version
         return self.call()
@@ -266,10 +266,10 @@ class Client(ClientBase):
         t_ns: int | None = None,
         timeout: float | None = None,
     ) -> Standing:
-        """With `pacing="client"`: send an observation (text or data), wait for its call, and return the active call.
+        """Send an observation (text or data), wait for its call, and return the active call. Needs `pacing="client"`.
 
-        Return the safe call, with the reason in `cause`, if the server refused the observation or no call arrived
-        within the time-to-live or `timeout` (default: 30 s). Raises ClientError for an error in the observation.
+        Return the safe call, with the reason in `cause`, if the server refuses the observation or no call arrives
+        within the time-to-live or `timeout` (default: 30 s). Raises ClientError if the observation is not valid.
         """
         core = self._core
         if self.options.pacing != "client":
@@ -280,7 +280,7 @@ class Client(ClientBase):
             core.request(look)
         self._link.wake()
         limit_s = DECIDE_S if timeout is None else timeout
-        if ttl_ms:  # a call that arrives later would be too old
+        if ttl_ms:  # do not wait longer than the time-to-live, since a later call would be too old
             limit_s = max(0.0, min(limit_s, (look.t_ns - clock.now_ns()) / 1e9 + ttl_ms / 1e3))
         try:
             self._wait_until(lambda: core.looks.pending is None or core.error is not None, limit_s)
@@ -292,7 +292,7 @@ class Client(ClientBase):
     def close(self) -> None:
         """Send a bye message and close the connection; then only the safe call is active. Further calls do nothing.
 
-        Waits until the handler has executed the safe call: at most 1 s until the handler starts, and 5 s in total. All
+        Wait until the handler has executed the safe call: at most 1 s until the handler starts, and 5 s in total. All
         clients are also closed when the interpreter exits."""
         if self._looker is not None:
             self._looker.close()
@@ -303,7 +303,7 @@ class Client(ClientBase):
 
 
 def quantiles(ns: Collection[int]) -> dict[str, float]:
-    """Return the quantiles `p50`, `p99` and `max` of durations, from ns to ms; an empty dict without durations."""
+    """Return the quantiles `p50`, `p99` and `max`, in ms, of durations in ns; return {} if there are none."""
     ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
     return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
 
@@ -312,6 +312,6 @@ def quantiles(ns: Collection[int]) -> dict[str, float]:
 def _close_all() -> None:
     opened = list(_open_clients)
     for client in opened:
-        client._link.close()  # make the safe calls of all clients active before the first wait
+        client._link.close()  # activate the safe calls of all clients before waiting for the first client
     for client in opened:
         client.close()

@@ -22,7 +22,7 @@ MAX_RETRY_S = 5
 
 
 @dataclass(frozen=True)
-class NamedServer:
+class ServerAddress:
     """A server to connect to: its ZeroMQ address, and its public key (Z85), or None if the client need not use it."""
 
     address: str
@@ -31,7 +31,7 @@ class NamedServer:
 
 @dataclass(frozen=True)
 class NoServer:
-    """A response without a server: the reason as a text for people, and the minimum pause in seconds before a retry."""
+    """A /connect response without a server. `why` is the reason for people, `retry_s` the minimum pause to a retry."""
 
     why: str
     retry_s: int = 0
@@ -39,9 +39,9 @@ class NoServer:
 
 def read_response(
     url: str, status: int, body: bytes, retry_after: str, *, keys: bool, server_key: bool
-) -> NamedServer | NoServer:
-    """Return the server in an HTTP response, or the reason why there is none. `keys`: the client has CURVE keys;
-    `server_key`: the user specified the server's key."""
+) -> ServerAddress | NoServer:
+    """Return the server that an HTTP response names, or the reason for no server. `keys` is whether the client has
+    CURVE keys, `server_key` whether the user specified the server's key."""
     if status != 200:
         seconds = retry_after.strip()
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
@@ -52,9 +52,9 @@ def read_response(
         return NoServer(f"{url} names no server: {error}")
     local = is_loopback(Endpoint.parse(server.address).host)
     if not keys:
-        return NamedServer(server.address) if local else NoServer(f"{url} names {server.address}: that needs keys")
+        return ServerAddress(server.address) if local else NoServer(f"{url} names {server.address}: that needs keys")
     if server_key:
-        return NamedServer(server.address)
+        return ServerAddress(server.address)
     if server.key is None and not local:
         return NoServer(f"{url} names {server.address} without a server key: give the server's key")
     where = urlsplit(url)
@@ -63,7 +63,7 @@ def read_response(
     return NoServer(f"{url} is not encrypted, so its server key is not trusted: give the server's key")
 
 
-def _parse_server(body: bytes) -> NamedServer:
+def _parse_server(body: bytes) -> ServerAddress:
     """Return the server in the body of a response. Raises ValueError if the body is not valid."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"it answers more than {MAX_BYTES} bytes")
@@ -75,7 +75,7 @@ def _parse_server(body: bytes) -> NamedServer:
         raise ValueError("its `address` is not tcp://HOST:PORT")
     if key is not None and not is_key(key):
         raise ValueError("its `server_key` is not 40 characters of Z85")
-    return NamedServer(address, key)
+    return ServerAddress(address, key)
 
 
 def _is_address(text: str) -> bool:
@@ -87,7 +87,7 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def tools_hint(tools: Any, agent: str | None) -> str | None:
+def hash_of_tools(tools: Any, agent: str | None) -> str | None:
     """Return the value of the header `x-tools`, a hash of the tools or the agent's name, or None without both."""
     text = json.dumps(tools, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if tools else agent
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else None
@@ -99,12 +99,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ConnectRequest:
-    """An HTTP request on a separate thread, without redirects or proxies, which sets `result`, then calls `done`."""
+    """An HTTP request on a new thread, without redirects or proxies. It sets `result`, then calls `on_response`."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], on_response: Callable[[], None], *, keys: bool, server_key: bool
     ) -> None:
-        self.result: NamedServer | NoServer | None = None
+        self.result: ServerAddress | NoServer | None = None
         self._url, self._keys, self._on_response = url, {"keys": keys, "server_key": server_key}, on_response
         threading.Thread(target=self._run, args=(headers,), name="rtcontrol-connect", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Decide when a client connects, sends hello or ping, and reconnects, without a clock: the caller passes the time."""
+"""Decide when a client connects, sends its hello and ping messages, and reconnects. The caller passes the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BETWEEN_HELLOS_NS = S // 5  # minimum interval between two hellos, which the ser
 LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusal
 CONNECT_NS = 2 * S  # timeout of a connection attempt
 DEAD_HEARTBEATS = 3  # the server counts as dead after this many heartbeat intervals of silence
-BEAT_MS = (50.0, 10_000.0)  # limits of the heartbeat interval: a server must not count as dead at once, or never
+BEAT_MS = (50.0, 10_000.0)  # allowed range of the heartbeat interval that a server announces
 GREETING_SILENCE_NS = 10 * S  # before the welcome, the server counts as dead after this time of silence
 CLOCK_PING_NS = 10 * S  # interval of pings that compare the clocks
 ROOM_AGAIN_NS = S // 50  # pause before the next attempt to send if the send buffer was full
@@ -35,8 +35,8 @@ class Backoff:
         return int(pause_s * random.uniform(0.5, 1.0) * S)
 
 
-class Greeting:
-    """The times at which to send hello messages. `started_ns` is when the first hello of this connection was sent."""
+class HelloSchedule:
+    """Decides when to send hello messages. `started_ns` is when the first hello of this connection was sent."""
 
     def __init__(self) -> None:
         self.started_ns: int | None = None
@@ -51,7 +51,7 @@ class Greeting:
         return is_due
 
     def schedule_hello(self, now_ns: int, after_pause: bool) -> None:
-        """Schedule the next hello: `after_pause` if the server is full, else as soon as the server allows it."""
+        """Schedule the next hello: after a growing pause (if the server is full), else as soon as allowed."""
         soonest_ns = max(now_ns, self._last_ns + BETWEEN_HELLOS_NS)
         self.due_ns = now_ns + self.refusal_backoff.pause_ns() if after_pause else soonest_ns
 
@@ -62,10 +62,10 @@ class PeerHeartbeat:
     def __init__(self, now_ns: int) -> None:
         self.beat_ns, self.received_ns = S, now_ns
         self.sent_ns = now_ns
-        self.pinged_ns = 0  # 0: ping as soon as possible, to compare clocks
+        self.pinged_ns = 0  # time of the last ping; 0 means to send a ping as soon as possible, to compare clocks
 
     def should_ping(self, now_ns: int, has_messages: bool) -> bool:
-        """Return whether to send a ping now; `sends` is whether other messages are sent now."""
+        """Return whether to send a ping now; `has_messages` is whether other messages are sent now."""
         is_idle = not has_messages and now_ns - self.sent_ns >= self.beat_ns
         is_due = is_idle or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
         if has_messages or is_due:
@@ -77,20 +77,20 @@ class PeerHeartbeat:
         return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
     def dead_ns(self, is_open: bool) -> int:
-        """Return when a silent server counts as dead; `live` is whether its welcome has arrived."""
+        """Return when a silent server counts as dead; `is_open` is whether its welcome has arrived."""
         return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if is_open else GREETING_SILENCE_NS)
 
 
 class ServerConnection:
-    """The state of the connection to a server. `is_open` is True after the server's welcome; before that, `problem` is
-    the reason as a text for people. `has_several_servers` is whether the next connection may go to another server,
-    `is_unresponsive` whether the server was silent or a connection attempt failed.
+    """The state of the connection to a server. `is_up` is whether the socket is connected, `is_open` whether the server
+    has sent its welcome; without a welcome, `problem` is the reason for people. `has_several_servers` is whether the
+    next connection may be to another server, `is_unresponsive` whether the server was silent or could not be reached.
     """
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
         self.is_up = self.is_open = self.has_several_servers = self.is_unresponsive = False
         self.problem = NO_ANSWER
-        self.greeting, self.heartbeat = Greeting(), PeerHeartbeat(now_ns)
+        self.greeting, self.heartbeat = HelloSchedule(), PeerHeartbeat(now_ns)
         self._reconnect_backoff = Backoff(*backoff_s)
         self._opened_ns, self._retry_ns, self._retry_send_ns = now_ns, 0, 0
 
@@ -103,7 +103,7 @@ class ServerConnection:
     def on_welcome(self, heartbeat_ms: float) -> None:
         """Handle the server's welcome message: use the server's heartbeat interval, and reset the retry pauses."""
         self.is_open, self.heartbeat.beat_ns = True, int(min(max(heartbeat_ms, BEAT_MS[0]), BEAT_MS[1]) * 1e6)
-        # Not reset in `on_connected`, since a server that refuses the client would then get ten hellos a second.
+        # `on_connected` does not reset the pauses, so that a server that refuses the client gets few hellos.
         self._reconnect_backoff.attempts = self.greeting.refusal_backoff.attempts = 0
 
     def on_lost(self, now_ns: int, why: str) -> None:
@@ -123,7 +123,7 @@ class ServerConnection:
         self._retry_ns = max(self._retry_ns, now_ns + int(min_pause_s * S))
 
     def start_connecting(self, now_ns: int) -> None:
-        """Record that the client starts to connect now, to a server that /connect returned."""
+        """Record that the client now starts to connect to a server that a /connect response named."""
         self._opened_ns = now_ns
 
     def is_server_dead(self, now_ns: int) -> bool:
@@ -140,7 +140,7 @@ class ServerConnection:
         self._opened_ns, self._retry_ns = now_ns, 0
         return True
 
-    def has_room(self, now_ns: int) -> bool:
+    def can_send(self, now_ns: int) -> bool:
         """Return whether messages can be sent: False for 20 ms after the send buffer was full."""
         return now_ns >= self._retry_send_ns
 
@@ -151,7 +151,7 @@ class ServerConnection:
             self.greeting.due_ns, self.greeting.started_ns = self._retry_send_ns, None
 
     def wake_ns(self, has_messages: bool) -> int | None:
-        """Return when the next timer ends (None: no timer); `sends` is whether messages wait to be sent."""
+        """Return when the next timer ends (None: no timer); `has_messages` is whether messages wait to be sent."""
         if not self.is_up:
             return self._retry_ns or None
         if not self.is_open:

@@ -1,8 +1,8 @@
 """The client's side of the protocol, without a socket and without a clock.
 
 `Link` (link.py) passes events with their times (`on_connected`, `on_lost`, `receive`, `expire`), and calls methods that
-return actions (`due_messages`, `should_reconnect`, `take_call`, `wake_ns`). All times are from one monotonic clock. Not
-thread-safe: the link holds a lock.
+return actions (`due_messages`, `should_reconnect`, `pop_call`, `wake_ns`). All times are from one monotonic clock. The
+core is not thread-safe, so callers hold the link's lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol_client.client.active import ActiveStanding, CallQueue, Standing, safe_calls_of, store_newest
+from rtcontrol_client.client.active import ActiveStanding, CallQueue, Standing, all_safe_calls, store_newest
 from rtcontrol_client.client.connection import NO_ANSWER, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
@@ -21,11 +21,11 @@ from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, is_supported
 
 QUEUE = 256
-SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # messages that are dropped if they cannot be sent at once
+SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # types that are dropped if they cannot be sent immediately
 
 
 @dataclass
-class CallCounts:
+class ClientStatistics:
     """Statistics of a client; `ignored` counts the messages that were ignored, by reason."""
 
     count: Counter[str] = field(default_factory=Counter)
@@ -44,9 +44,9 @@ class SessionState:
 
 
 @dataclass
-class Goal:
-    """Instructions: `active` is the server's current instruction, `wanted` the user's newest instruction that was not
-    refused, and `greeting` the instruction in the hello messages of this connection."""
+class InstructionState:
+    """The instructions of a client. `active` is the server's current instruction, `wanted` the newest instruction that
+    was not refused, and `greeting` the instruction in the hello messages of this connection."""
 
     active: str | None = None
     wanted: str | None = None
@@ -54,9 +54,9 @@ class Goal:
 
 
 @dataclass
-class Looks:
-    """Observations: the last number, the capture times of the newest observations by number, and the observation that
-    decide() waits for (sent again after a reconnect), or the reason why it was refused."""
+class SentObservations:
+    """The sent observations. `seq` is the last number, `captured_ns` has the newest capture times by number. `pending`
+    is the observation for whose call decide() waits (sent again after a reconnect), `refusal` the reason if refused."""
 
     seq: int = 0
     captured_ns: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Looks:
 
 
 class Core:
-    """The state of one client, over all of its connections and sessions."""
+    """The state of a client, which continues over all connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         self.options = options
@@ -74,15 +74,15 @@ class Core:
         # `options.calls` validates the options, so that errors are raised before the client connects.
         self.active = ActiveStanding(0, options.calls, options.ttl_ms)
         self.handler_queue = CallQueue(options.on_call is not None, options.on_safe is not None)
-        self.ticks, self.tally = ServerTicks(), CallCounts()
-        self.error: ClientError | None = None  # why the client has ended (None: it has not); then it sends no messages
+        self.ticks, self.tally = ServerTicks(), ClientStatistics()
+        self.error: ClientError | None = None  # why the client has ended; None while it runs
         self.version = 0  # increases with each call message and each change of the active call
-        self.session, self.goal, self.looks = SessionState(), Goal(), Looks()
+        self.session, self.goal, self.looks = SessionState(), InstructionState(), SentObservations()
 
     def safe_calls(self) -> tuple[messages.FunctionCall, ...]:
         """Return the client's safe calls, or the server's safe calls (from its welcome) if the client has none."""
         welcome = self.session.welcome
-        return self.options.calls or (() if welcome is None else safe_calls_of(welcome.safe_calls, welcome.safe_call))
+        return self.options.calls or (() if welcome is None else all_safe_calls(welcome.safe_calls, welcome.safe_call))
 
     @property
     def epoch(self) -> int:
@@ -90,17 +90,17 @@ class Core:
 
     @property
     def period_ns(self) -> int:
-        """The period of the server's ticks; 0.1 s before the welcome message."""
+        """Return the period of the server's ticks; 0.1 s before the welcome message."""
         return S // 10 if self.session.welcome is None else max(S // 10_000, int(self.session.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
-        """The reason why there is no session: the server's last error text, or the state of the connection."""
+        """Return why the client has no session: the server's last error text, or the state of the connection."""
         words = self.tally.last_error
         return f"the server answered {words.removesuffix('.')}" if words else self.connection.problem
 
     def no_welcome_error(self, address: str, seconds: float) -> ClientError:
-        """Return the error to raise if no welcome message arrived from the address `where` within `seconds`."""
+        """Return the error to raise if no welcome message arrived from `address` within `seconds`."""
         if self.trouble == NO_ANSWER:
             hint = f"Start one: rtcontrol serve --bind {address}"
             return ClientError(f"No rtcontrol server answers at {address}.", hint)
@@ -110,7 +110,7 @@ class Core:
     # Actions of the user.
 
     def observe(self, observation: Observe) -> Observe:
-        """Queue an observation and return it with its number; if the server sets the pace, replace an unsent one."""
+        """Queue an observation and return it with its number. With server pacing, replace an unsent observation."""
         self.tally.count["observed"] += 1
         unsent = [message for message in self.send_queue if isinstance(message, Observe)]
         if unsent and (self.options.pacing == "server" or len(self.send_queue) >= QUEUE):
@@ -133,13 +133,13 @@ class Core:
         self.looks.pending, self.looks.refusal = self.observe(observation), None
 
     def end_decision(self, now_ns: int) -> Standing:
-        """End a decide() call; return the active call, or a safe call if no call came for the observation."""
+        """End a decide() call; return the active call, or the safe call if no call arrived for the observation."""
         why = "no_answer" if self.looks.pending is not None else self.looks.refusal
         self.looks.pending = None
         return self.active.standing_at(now_ns) if why is None else self.active.safe_state(why)
 
     def instruct(self, instruction: str) -> None:
-        """Send a new goal, which stays active after a reconnect."""
+        """Send a new instruction, which stays active after a reconnect."""
         self.send(Instruct(session=self.session.token, instruction=instruction))
         self.goal.wanted = instruction
 
@@ -162,8 +162,8 @@ class Core:
     def drop_messages(self, *kinds: type[Message]) -> None:
         self.send_queue = deque(message for message in self.send_queue if not isinstance(message, kinds))
 
-    def take_call(self, safe_only: bool, now_ns: int) -> Standing | None:
-        """Return the next call for a handler, or None; acknowledge a call that is no longer active as expired."""
+    def pop_call(self, safe_only: bool, now_ns: int) -> Standing | None:
+        """Return the next call for a handler, or None. If it is no longer active, acknowledge it as expired instead."""
         standing, late = self.handler_queue.dequeue(safe_only, self.active.standing_at(now_ns))
         if late is not None:
             self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
@@ -172,7 +172,7 @@ class Core:
     def acknowledge(self, standing: Standing, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
         """Report the outcome of a call to the server once, if the client acknowledges calls.
 
-        If the active call failed, make the safe call active, since the previous action may still continue.
+        If the active call failed, activate the safe call, because the previous action may still continue.
         """
         tick, call = standing.tick, standing.call
         if tick is None:
@@ -195,11 +195,11 @@ class Core:
         standing = self.active.standing_at(now_ns)
         for superseded in self.handler_queue.enqueue(standing):
             self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
-        if standing.tick is not None:  # after the loop above: a call of an earlier session may have the same tick
+        if standing.tick is not None:  # after the loop, because a call of an earlier session may have the same tick
             self.handler_queue.store_unacknowledged(standing.tick, standing.call)
 
     def end(self, error: ClientError, now_ns: int) -> None:
-        """End the client because of an error: send no more messages, and make the safe call active."""
+        """End the client because of an error: send no more messages, and activate the safe call."""
         if self.error is None:
             self.error, self.connection.is_open = error, False
             self.send_queue.clear()
@@ -219,7 +219,7 @@ class Core:
         self.connection.on_lost(now_ns, why)
 
     def forget_server(self) -> None:
-        """Forget the session and the clock offset, since the next connection goes to another server."""
+        """Delete the session and the clock offset, because the next connection is to another server."""
         self.session.can_resume = False
         self.ticks, self.connection.heartbeat.pinged_ns = ServerTicks(), 0
 
@@ -229,7 +229,7 @@ class Core:
             self.tally.count["reconnects"] += 1
             self._enqueue_call(self.active.disconnect(), now_ns)
         self.connection.is_open, self.connection.greeting.started_ns = False, None
-        # Observations from before a reconnect are too old; `_receive_welcome` sends that of decide() again.
+        # Observations before a reconnect are too old; `_receive_welcome` sends the one of decide() again.
         self.drop_messages(*SHORT_LIVED)
 
     def should_reconnect(self, now_ns: int) -> bool:
@@ -252,11 +252,11 @@ class Core:
         if not is_repeated:
             connection.greeting.started_ns, self.goal.greeting = now_ns, self.goal.wanted
         hello = self.options.hello(now_ns, self.session.token if self.session.can_resume else None, self.goal.greeting)
-        # A welcome may take seconds, but the pong shows at once that there is a server.
+        # A welcome may take seconds, but the server answers a ping immediately.
         return [hello, connection.heartbeat.create_ping(now_ns)] if is_repeated else [hello]
 
     def _session_messages(self, now_ns: int) -> list[Message]:
-        if not self.connection.has_room(now_ns):
+        if not self.connection.can_send(now_ns):
             return []
         due = list(self.send_queue)
         self.send_queue.clear()
@@ -267,23 +267,23 @@ class Core:
     def requeue_messages(self, unsent_messages: Sequence[Message], now_ns: int) -> None:
         """Queue messages again that could not be sent, because the connection is not up or its send buffer is full.
 
-        If a reset was lost, for example, the server would continue with the previous episode.
+        For example, if a reset were lost, the server would continue with the previous episode.
         """
         if self.connection.is_open:
             self.send_queue.extendleft(each for each in reversed(unsent_messages) if not isinstance(each, SHORT_LIVED))
         self.connection.on_full_buffer(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
-        """Return when the link must wake up without an event: at the next timer, at most half a second from now."""
+        """Return when the link must wake up without an event: at the next timer, at the latest in half a second."""
         times = [now_ns + S // 2]
-        if self.active.expires_ns is not None:  # soon, since timers pause while the machine is suspended
+        if self.active.expires_ns is not None:  # also check every 50 ms, since timers pause in suspend mode
             times += [now_ns + S // 20, self.active.expires_ns + 1]
         if self.error is None:
             times.append(self.connection.wake_ns(bool(self.send_queue)) or times[0])
         return max(now_ns, min(times))
 
     def expire(self, now_ns: int) -> None:
-        """Make the safe call active if the time-to-live of the active call has ended."""
+        """Activate the safe call if the time-to-live of the active call has ended."""
         if self.active.expire(now_ns):
             self.tally.count["expired"] += 1
             self._enqueue_call(True, now_ns)
@@ -334,11 +334,11 @@ class Core:
     def _try_later(self, now_ns: int) -> None:
         """Handle a temporary refusal: try another server now, or this server later."""
         if self.connection.has_several_servers:
-            self._leave_server(now_ns, "the server accepts no client now")
+            self._disconnect_and_retry(now_ns, "the server accepts no client now")
         else:
             self.connection.greeting.schedule_hello(now_ns, after_pause=True)
 
-    def _leave_server(self, now_ns: int, why: str) -> None:
+    def _disconnect_and_retry(self, now_ns: int, why: str) -> None:
         self._close_session(now_ns)
         self.connection.close_and_retry(now_ns, why)
 
@@ -366,8 +366,8 @@ class Core:
             self._start_session(welcome, now_ns)
         self.ticks.release_ns = welcome.release_ns
         if self.goal.wanted is not None and not welcome.resumed and self.goal.wanted == sent:
-            self.goal.wanted = welcome.instruction  # as the server understood the hello's instruction
-        # The user set this goal before the welcome, or the message with it was lost with the connection.
+            self.goal.wanted = welcome.instruction  # the server may have interpreted the hello's instruction
+        # Send an instruction that the user set before the welcome, or that was lost with the connection.
         if self.goal.wanted is not None and self.goal.wanted not in (sent, welcome.instruction):
             self.drop_messages(Instruct)
             self.instruct(self.goal.wanted)
@@ -420,7 +420,7 @@ class Core:
 
     def _receive_error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
-        # Before the welcome, such errors are about messages that were sent before the hello.
+        # Errors of these kinds before the welcome refer to messages that were sent before the hello.
         is_stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
         if self._is_outdated(message) or (is_stray and not connection.is_open):
             self.tally.ignored["error"] += 1
@@ -428,7 +428,7 @@ class Core:
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.goal.active is not None and self.goal.wanted != self.goal.active:
-            # Use the previous goal again: a later hello with the refused goal would end the client.
+            # Return to the previous instruction, since a later hello with the refused one would end the client.
             self.goal.wanted = self.goal.active
             if not connection.is_open:
                 connection.greeting.due_ns, connection.greeting.started_ns = now_ns, None
@@ -436,19 +436,19 @@ class Core:
         is_stale = connection.is_open and message.code == Code.STATE and message.retryable
         is_unknown = message.code == Code.SESSION or is_stale
         if message.code == Code.STATE and not (connection.is_open or message.retryable or message.fatal):
-            self._leave_server(now_ns, "the server has another session on this connection")
+            self._disconnect_and_retry(now_ns, "the server has another session on this connection")
         elif not message.retryable and (message.fatal or not (connection.is_open or is_unknown)):
             self.end(Refused(message), now_ns)
         elif is_unknown or message.fatal:
-            self._greet_again(message, is_unknown, now_ns)
+            self._send_hello_again(message, is_unknown, now_ns)
         elif not connection.is_open:
             self._try_later(now_ns)
         elif self.looks.pending is not None and message.seq == self.looks.pending.seq:
             self.looks.pending, self.looks.refusal = None, self.tally.last_error
             self.version += 1
 
-    def _greet_again(self, message: messages.ErrorMessage, is_unknown: bool, now_ns: int) -> None:
-        """Send a hello again, to resume the session, or to start a new one if the server no longer knows it."""
+    def _send_hello_again(self, message: messages.ErrorMessage, is_unknown: bool, now_ns: int) -> None:
+        """Send a hello again, to resume the session, or to start a new session if the server no longer knows it."""
         connection = self.connection
         if message.fatal:
             self._enqueue_call(self.active.end("session_ended"), now_ns)

@@ -1,4 +1,4 @@
-"""The client of a crowd: many members that one client drives over one connection."""
+"""The client of a crowd, whose many members are driven over a single connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rtcontrol_client.client.client import ClientBase
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, wrap_errors
-from rtcontrol_client.client.options import CallLike, Options, call_list
+from rtcontrol_client.client.options import CallLike, Options, to_call_list
 from rtcontrol_client.client.values import capture_ns, to_plain
 from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
-from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, ObservationPart, ObserveMany, in_batches
+from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, ObservationPart, ObserveMany
 
 EXPIRE_NS = S // 50  # how often to check for expired calls of members
 STAMPS, REFUSALS = 64, 256
@@ -26,7 +26,7 @@ STAMPS, REFUSALS = 64, 256
 
 @dataclass(frozen=True, kw_only=True)
 class CrowdOptions(Options):
-    """The options of a crowd: defaults for members, and the maximum number of `members` (None: the server's limit)."""
+    """The options of a crowd: defaults for its members, and the maximum number of members (None: server's limit)."""
 
     excluded_options: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
@@ -38,7 +38,7 @@ class CrowdOptions(Options):
 
 
 class MemberState:
-    """The state of one member: settings (`terms`), active call, and capture times (`stamps`) of its observations."""
+    """The state of a member: its settings (`terms`), active call, and capture times of its observations by number."""
 
     def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
         self.terms, self.active = terms, ActiveStanding(terms.epoch, safe_calls)
@@ -63,10 +63,10 @@ class CrowdCore(Core):
     # Actions of the user.
 
     def join(self, fields: dict[str, Any]) -> None:
-        """Add a member with the fields of a Member message. Raises ClientError if its name is already used."""
+        """Add a member with the fields of `Member`. Raises ClientError if its name is already used."""
         if fields["id"] in self.members:
-            text = f"There is a member {fields['id']!r:.80} already."
-            raise ClientError(text, "Let it leave first, or use instruct().")
+            text = f"The member {fields['id']!r:.80} has already joined."
+            raise ClientError(text, "Call leave() for it first, or use instruct().")
         terms = Member.model_validate({**fields, "epoch": next(self._epochs)})
         self.members[terms.id] = MemberState(terms, terms.safe_calls or self.safe_calls())
         self.send(Join(session=self.session.token, members=[terms]))
@@ -89,7 +89,7 @@ class CrowdCore(Core):
         self._send_terms(ids)
 
     def queue_observation(self, part: ObservationPart) -> None:
-        """Number and queue an observation of a member, in place of the unsent one; ignore it if the member is refused.
+        """Number and queue an observation of a member; it replaces an unsent one. Ignore it if the member is refused.
 
         Raises ClientError if the member is unknown.
         """
@@ -106,24 +106,24 @@ class CrowdCore(Core):
         self._unsent[name] = part.model_copy(update={"seq": member.seq})
 
     def member(self, name: str) -> MemberState:
-        """Return the member of this name. Raises ClientError if there is none."""
+        """Return the member with this name. Raises ClientError if it is unknown."""
         member = self.members.get(name)
         if member is None:
-            raise ClientError(f"There is no member {name!r:.80}.", "Let it join() first.")
+            raise ClientError(f"There is no member {name!r:.80}.", "Call join() for it first.")
         return member
 
     def _send_terms(self, names: Sequence[str]) -> None:
         for name in names:
-            self.members[name].refusal = None  # if it is refused again, the server says so again
-        for part in in_batches([self.members[name].terms for name in names]):
+            self.members[name].refusal = None  # the server reports a further refusal again
+        for part in messages.split_into_batches([self.members[name].terms for name in names]):
             self.send(Join(session=self.session.token, members=part))
 
     # The connection, and messages that are due.
 
     def _session_messages(self, now_ns: int) -> list[Message]:
-        if self._unsent and self.connection.has_room(now_ns):
+        if self._unsent and self.connection.can_send(now_ns):
             looks, self._unsent = self._unsent, {}
-            parts, token = in_batches(looks.values()), self.session.token
+            parts, token = messages.split_into_batches(looks.values()), self.session.token
             self.send_queue += [ObserveMany(session=token, looks=part) for part in parts]
         return super()._session_messages(now_ns)
 
@@ -179,8 +179,8 @@ class CrowdCore(Core):
         if welcome.crowd is None:
             self.end(ClientError("The server has no crowds.", "Update it, or use one Client per member."), now_ns)
             return
-        # Send `join` again for all members, of which those that the server knows continue, and `leave` for members that
-        # left recently, since those messages may be lost.
+        # Send `join` again for all members (members that the server knows continue), and `leave` for members that left
+        # recently, because these messages may be lost.
         self.drop_messages(Join, Leave)
         left_members = [name for name in dict.fromkeys(self._left_members) if name not in self.members]
         if welcome.resumed and left_members:
@@ -236,10 +236,10 @@ class CrowdCore(Core):
 
 
 class Crowd(ClientBase):
-    """A client that drives many members, such as the characters of a game, with one agent. Each member has its goal,
-    rate, priority, time-to-live and safe call. Any thread may call any method; only `connect`, `wait` and `close` wait.
-    A returned call is never older than its time-to-live. After a lost connection the members join again by themselves.
-    docs/crowds.md has an example.
+    """A client that drives many members, such as the characters of a game, with one agent. Each member has an
+    instruction, rate, priority, time-to-live and safe call. Any thread may call any method; only `connect`, `wait` and
+    `close` block. A returned call is never older than its time-to-live. After a lost connection, the members join again
+    automatically. docs/crowds.md has an example.
     """
 
     _core: CrowdCore
@@ -251,25 +251,25 @@ class Crowd(ClientBase):
         return cls(endpoint, options)._wait_for_welcome()
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
-        """Start to connect, and do not wait."""
+        """Start to connect without waiting for the connection."""
         super().__init__(endpoint, CrowdCore(CrowdOptions.from_values(options), clock.now_ns()))
 
     @property
     def members(self) -> list[str]:
-        """The names of the members that have joined and not left."""
+        """Return the names of the current members."""
         with self._link.lock:
             return list(self._core.members)
 
     @property
     def refusals(self) -> list[MemberError]:
-        """The newest refusals of members by the server, oldest first."""
+        """Return the newest refusals of members by the server, oldest first."""
         with self._link.lock:
             return list(self._core.refusals)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts over all members, and the quantiles `latency_ms`, as in `Client.statistics`; `members` is the number
-        of members."""
+        """Return counts over all members and the quantiles `latency_ms`, as in `Client.statistics`, and the number of
+        members."""
         with self._link.lock:
             return {**self._statistics(), "members": len(self._core.members)}
 
@@ -287,7 +287,7 @@ class Crowd(ClientBase):
             return {name: member.active.standing_at(now_ns) for name, member in self._core.members.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, Standing]:
-        """Wait until calls of members arrive or change, counted from the last `wait`; return the active calls of these
+        """Wait until calls of members arrive or change (since the previous `wait`); return the active calls of these
         members. Also returns after `timeout` seconds, or when the client has ended."""
         self._wait_for_change(timeout)
         core = self._core
@@ -308,15 +308,15 @@ class Crowd(ClientBase):
         every_tick: bool = False,
         safe_call: CallLike | list[CallLike] | None = None,
     ) -> None:
-        """Add a member; an argument of None means the crowd's option. `priority` is 0 to 9 (the most urgent). With
-        `every_tick` the member gets a call at its full rate, even while nothing happens.
+        """Add a member; None means the default in the crowd's options. `priority` is 0 to 9 (most urgent). With
+        `every_tick`, the member gets a call at its full rate, even while its observations do not change.
 
         Raises ClientError if the name is already used, or a field is not valid. If the server refuses the member, it
         appears in `refusals`, and only its safe call is active until it leaves and joins again.
         """
         terms: dict[str, Any] = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms}
         terms |= {"ttl_ms": ttl_ms, "priority": priority, "every_tick": every_tick}
-        terms["safe_calls"] = call_list(safe_call) or None
+        terms["safe_calls"] = to_call_list(safe_call) or None
         with wrap_errors("join"), self._link.lock:
             self._core.join(to_plain(terms, "member"))
         self._link.wake()
@@ -348,7 +348,7 @@ class Crowd(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str, *members: str) -> None:
-        """Set a new goal for these members (default: all). Raises ClientError for an unknown member or a wrong text."""
+        """Set an instruction for members (default: all). Raises ClientError for an unknown member or invalid text."""
         with wrap_errors("instruct"), self._link.lock:
             text = to_plain(instruction, "instruction")
             if not members:

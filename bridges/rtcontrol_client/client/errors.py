@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pydantic import ValidationError
 
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.codec import refusal_for
+from rtcontrol_client.wire.codec import to_wire_error
 from rtcontrol_client.wire.errors import RemedyError
 from rtcontrol_client.wire.messages import ErrorMessage
 
 
 class ClientError(RemedyError):
-    """Raised for wrong arguments or a server that cannot be used; `what` is the problem, `remedy` a hint for people."""
+    """Raised for invalid arguments or an unusable server; `what` is the problem, `remedy` a hint for people."""
 
 
 class Refused(ClientError):
@@ -36,9 +36,9 @@ class Declined(Exception):
 
 @contextmanager
 def wrap_errors(message: str) -> Iterator[None]:
-    """Convert validation errors of a message of this type to a ClientError, which names the wrong field."""
+    """Convert validation errors of a message of the type `message` to a ClientError, which names the invalid field."""
     try:
         yield
     except (WireError, ValidationError) as error:
-        refusal = error if isinstance(error, WireError) else refusal_for(error, message)
+        refusal = error if isinstance(error, WireError) else to_wire_error(error, message)
         raise ClientError(refusal.message, refusal.remedy) from None

@@ -1,4 +1,4 @@
-"""Run a user's functions on separate threads, so that slow functions do not delay heartbeats or expiry."""
+"""Run a user's functions on separate threads, so that slow functions do not delay heartbeats or expired calls."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire.messages import Outcomes
 
-AGAIN_S = 0.1  # pause before a failed safe call is retried, if there is no session
-SELDOM_S = 1.0  # maximum pause before this retry in a session, where the pause is the tick period
-CLOSE_S, SAFE_S = 1.0, 5.0  # how long `wait` waits for the safe call to start, and in total while it runs
-NOT_LIVE_S = 0.02  # interval at which a Looker checks whether there is a session
+AGAIN_S = 0.1  # pause before a failed safe call is retried while there is no session
+SELDOM_S = 1.0  # in a session, this pause is the tick period, but at most SELDOM_S
+CLOSE_S, SAFE_S = 1.0, 5.0  # how long `wait_for_safe_call` waits until the safe call starts, and until it has finished
+NOT_LIVE_S = 0.02  # interval at which a ObservationThread checks whether there is a session
 LOOK_ERROR_S = 10.0  # minimum interval between two log entries for errors in `look`
 log = logging.getLogger(__name__)
 
 
-class Handler:
-    """A thread that calls the user's function `handle` with each new active call, one at a time; if `safe_only`, only
-    with safe calls. Of several safe calls, each is handled separately. If `handle` raises for a safe call, it is called
-    again each period, until it returns or another call is active.
+class HandlerThread:
+    """A thread that calls the user's function `handle` with each new active call (if `safe_only`, each safe call), one
+    at a time. Several safe calls are handled separately. If `handle` raises an error for a safe call, the thread
+    retries it in each tick period, until `handle` returns or another call is active.
     """
 
     def __init__(self, link: Link, safe_only: bool, handle: Callable[[Standing], Any]) -> None:
@@ -35,15 +35,15 @@ class Handler:
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
         self._retries: list[Standing] = []  # safe calls that the handler has not executed successfully
-        self._retry_s = 0.0  # when to retry these
+        self._retry_s = 0.0  # when to retry the safe calls in `_retries`
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
 
     def wait_for_safe_call(self) -> None:
-        """After the core has ended, wait until the safe call is executed: CLOSE_S, or SAFE_S while it runs."""
+        """Wait until the handler has executed the safe call: CLOSE_S, or SAFE_S while it runs. The core has ended."""
         if threading.current_thread() is self._thread:
-            return  # called from the handler: the thread cannot wait for itself
+            return  # the user's handler itself has called this, so do not wait
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
         if self._has_pending:
@@ -62,13 +62,13 @@ class Handler:
                 self._execute_next()
 
     def _should_continue(self) -> bool:
-        with self._link.lock:  # with this lock, the core ends and queues the safe call at the same time
+        with self._link.lock:  # under this lock, the core ends and queues the safe call in a single step
             return self._has_pending or self._core.error is None
 
     def _execute_next(self) -> None:
         """Execute the queued call, or retry failed safe calls if the queue is empty."""
         with self._link.lock:
-            queued = self._core.take_call(self._safe_only, clock.now_ns())
+            queued = self._core.pop_call(self._safe_only, clock.now_ns())
             active = self._core.active.standing_at(clock.now_ns())
         self._link.wake()
         safe = (queued or active).status == "safe"
@@ -109,18 +109,18 @@ class Handler:
 
 
 def _join(values: Sequence[Any], limit: int) -> str | None:
-    """Join values into one text of at most `limit` characters, or None if empty; errors are shown with their type."""
+    """Join values to a text of at most `limit` characters, or None if empty; an error's text starts with its type."""
     try:
         failed = [isinstance(value, BaseException) and not isinstance(value, Declined) for value in values]
         words = [f"{type(v).__name__}: {v}" if error else str(v) for v, error in zip(values, failed, strict=True)]
         text = "; ".join(words)[:limit]
-    except BaseException as error:  # a value's __str__ raised an error, but the call was executed
+    except BaseException as error:  # the __str__ of a value raised an error, although the call was executed
         text = f"no text ({type(error).__name__})"
     # Replace lone surrogates (in file names, for example), which a message cannot contain.
     return text.encode("utf-8", "replace").decode("utf-8") or None
 
 
-class Looker:
+class ObservationThread:
     """A thread that calls the user's function `look` before each tick and sends the observation that it returns.
 
     The time stamp of an observation is the time just before `look` was called. `close` ends the thread, but cannot stop
@@ -140,7 +140,7 @@ class Looker:
 
     def _run(self) -> None:
         client, over = self._client, self._ended
-        due_ns = 0  # observe at once, since the server's ticks start with the first observation
+        due_ns = 0  # observe immediately, because the server's ticks start with the first observation
         while not over.is_set() and client.error is None:
             if not client.connected:
                 over.wait(NOT_LIVE_S)
@@ -159,7 +159,7 @@ class Looker:
                 self._client.observe(data=look, t_ns=t_ns)
             elif look is not None:
                 self._client.observe(look, t_ns=t_ns)
-        except Exception:  # also of the user's function; this tick then has no new observation
+        except Exception:  # an error of the user's function or of `observe`; this tick has no new observation
             if time.monotonic() > self._logged_s + LOOK_ERROR_S:
                 log.exception("look() returned no observation.")
                 self._logged_s = time.monotonic()

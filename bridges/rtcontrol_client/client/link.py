@@ -9,10 +9,10 @@ from collections.abc import Callable
 import zmq
 
 from rtcontrol_client import clock
-from rtcontrol_client.client.connect import ConnectRequest, NoServer, tools_hint
+from rtcontrol_client.client.connect import ConnectRequest, NoServer, hash_of_tools
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
-from rtcontrol_client.client.wires import HIGH_WATER, Wires
+from rtcontrol_client.client.wires import HIGH_WATER, ClientSockets
 from rtcontrol_client.wire import Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, HTTP_SCHEMES, EndpointError, check_client
 from rtcontrol_client.wire.messages import Bye
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class Link:
     """Connects a core to the server, with a new socket for each connection.
 
-    `lock` protects the core. The link's thread calls `changed`, without the lock, after each change that a user may
-    wait for. Raises ClientError if `endpoint` is not an endpoint, or key files cannot be used.
+    `lock` protects the core. The link's thread calls `on_change`, without the lock, after each change for which a user
+    may wait. Raises ClientError if `endpoint` is not valid, or a key file cannot be used.
     """
 
     def __init__(self, endpoint: str, core: Core, on_change: Callable[[], None]) -> None:
@@ -37,9 +37,9 @@ class Link:
         core.connection.has_several_servers = named
         self._keys, self._on_change, self._closing = core.options.key_pairs(named), on_change, False
         self._request: ConnectRequest | None = None
-        self._version = 0  # the core's version when `changed` was last called
+        self._version = 0  # the core's version at the last call of `on_change`
         self._logged_warnings: set[str] = set()
-        self.wires = Wires()
+        self.wires = ClientSockets()
         self.wake = self.wires.wake
         self._open_connection()
         self._thread = threading.Thread(target=self._run, name="rtcontrol-client", daemon=True)
@@ -81,7 +81,7 @@ class Link:
         core = self.core
         events = list(self.wires.events(core.connection.is_up))
         if any(why is not None for why in events):
-            self._receive_all()  # first handle messages that arrived before the connection was lost, such as a bye
+            self._receive_all()  # first process messages that arrived before the connection was lost, such as a bye
         now_ns = clock.now_ns()
         with self.lock:
             for why in events:
@@ -141,14 +141,14 @@ class Link:
             return
         options = self.core.options
         lost = self.wires.address if self.core.connection.is_unresponsive else ""
-        headers = {"x-tools": tools_hint(options.tools, options.agent), "x-lost": lost}
+        headers = {"x-tools": hash_of_tools(options.tools, options.agent), "x-lost": lost}
         self.wires.reset()
         keys = {"keys": self._keys is not None, "server_key": self._keys is not None and self._keys[1] is not None}
         nonempty_headers = {name: value for name, value in headers.items() if value}
         self._request = ConnectRequest(self._endpoint, nonempty_headers, self.wake, **keys)
 
     def _use_response(self, request: ConnectRequest, now_ns: int) -> None:
-        """If /connect has responded, connect to the server in the response, or retry later if there was none."""
+        """If the /connect request has a response, connect to the server that it names, or retry later."""
         server = request.result
         if server is None:
             return

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from rtcontrol_client.client.active import safe_calls_of
+from rtcontrol_client.client.active import all_safe_calls
 from rtcontrol_client.client.errors import ClientError, wrap_errors
 from rtcontrol_client.client.values import to_plain
 from rtcontrol_client.wire import LIMITS, PROTOCOL, curve, encode_msgpack
@@ -19,36 +19,37 @@ from rtcontrol_client.wire.pictures import PICTURES
 CallLike = FunctionCall | Mapping[str, Any] | str
 
 
-def call_list(option: Any) -> list[Any]:
-    """Convert an option with safe calls (None, one call or name, or a list of these) to a list for messages."""
+def to_call_list(option: Any) -> list[Any]:
+    """Convert the option `safe_call` (None, a call or its name, or a list of these) to a list for messages."""
     several = [] if option is None else option if isinstance(option, list) else [option]
     return [{"name": call} if isinstance(call, str) else call for call in several]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a client; docs/clients.md and docs/protocol.md (section 4) describe them. The server chooses those
-    that are None.
+    """The options of a client, as described in docs/clients.md and docs/protocol.md (section 4). The server chooses the
+    settings that are None.
 
     `agent` is the name of an agent on the server, `tools` are OpenAI-style definitions; without both, the session uses
-    the server's tools. `safe_call` acts whenever no other call is active. It is a name,
-    {"name": ..., "arguments": {...}}, or a list of these with one for each actuator. `calls_per_tick` is the maximum
-    number of calls for one observation.
+    the server's tools. `safe_call` is executed whenever no other call is active. It is a name, a map
+    {"name": ..., "arguments": {...}}, or a list of these, one for each actuator. `calls_per_tick` is the maximum number
+    of calls for one observation.
     `on_call` is called on a separate thread with each new active call and each safe call. Its result is reported to the
-    server. If it raises, the call counts as failed and the safe call becomes active (after `Declined`: the call counts
-    as refused and stays active). While it runs, the next call waits; if it raises for a safe call, it is called again
-    each period. `on_safe` gets the safe calls instead, on another thread, even while `on_call` runs; `on_call` must
-    then not undo the safe call (see `client.call().status`).
+    server. If it raises an error, the call counts as failed and the safe call becomes active (after `Declined`, the
+    call counts as refused and stays active). While it runs, the next call waits; if it raises an error for a safe call,
+    it is called again in each period. If `on_safe` is set, it gets the safe calls instead, on another thread, even
+    while `on_call` runs; `on_call` must then not undo the safe call (see `client.call().status`).
     `look` is called on a separate thread shortly before each tick of the server, and returns the observation as text or
     as a mapping of data, or None. If `look` raises, the error is logged, and the tick has no new observation.
     With `acknowledge` the model's history has only acknowledged calls (default: True with `on_call`, whose calls are
     acknowledged automatically). With `persist` the client starts a new session after the server's bye, unless a person
     stopped the session on the server.
-    `keys` is this client's `.key_secret` file, for a server that requires CURVE, and `server_key` the server's `.key`
-    file (default: `server.key` next to `keys`, else the key that /connect names over https or on this machine).
+    `keys` is this client's `.key_secret` file, for a server that requires CURVE keys, and `server_key` the server's
+    `.key` file (default: `server.key` in the folder of `keys`, else the key in a /connect response by https or from
+    this machine).
     """
 
-    excluded_options: ClassVar[Collection[str]] = ()  # options that this kind of client does not have
+    excluded_options: ClassVar[Collection[str]] = ()  # options of `Client` that a subclass does not have
 
     agent: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -97,20 +98,20 @@ class Options:
 
     @cached_property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The client's safe calls. Raises ClientError if the options do not make a valid hello message."""
+        """Return the client's safe calls. Raises ClientError if the hello message for these options is not valid."""
         hello = self.hello(0)
-        return safe_calls_of(hello.safe_calls, hello.safe_call)
+        return all_safe_calls(hello.safe_calls, hello.safe_call)
 
     @property
     def acknowledges_calls(self) -> bool:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
-        """Return the hello message for these options. Raises ClientError, which names the wrong field."""
+        """Return the hello message for these options. Raises ClientError, which names the invalid field."""
         if self.agent is not None and self.tools is not None:
             raise ClientError("An agent has its own tools.", "Give agent=NAME or tools=[...], not both.")
         values = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
-        calls = call_list(self.safe_call)
+        calls = to_call_list(self.safe_call)
         if len(calls) > 1:
             values["safe_calls"] = calls
         values |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
@@ -124,8 +125,8 @@ class Options:
     def key_pairs(self, is_server_named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
         """Return this client's key pair and the server's public key, or None if the client has no keys.
 
-        If `named`, the response of /connect names the server, perhaps with its key. The public key is then None, unless
-        the user has the server's key file. Raises ClientError if a key file cannot be used.
+        If `is_server_named`, a /connect response names the server, perhaps with its key; the public key is then None,
+        unless the user has the server's key file. Raises ClientError if a key file cannot be used.
         """
         if self.keys is None:
             return None

@@ -14,21 +14,22 @@ from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.values import capture_ns
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import Picture
-from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, format_of
+from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, detect_format
 
 
 def picture_message(data: Any, t_ns: int | None) -> Picture:
-    """Return a picture message without a session. Raises ClientError if `data` is not a picture file or is too large,
-    and TypeError if it is not bytes."""
+    """Return a picture message whose session is set later. Raises ClientError if `data` is not a picture file or is too
+    large, and TypeError if it is not bytes."""
     file = memoryview(data).tobytes()
     with wrap_errors("picture"):
-        form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
+        form = detect_format(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
         image = {"format": form, "data": file}
         return Picture.model_validate({"session": "-" * 16, "t_ns": capture_ns(t_ns), "image": image})
 
 
 class PictureSender:
-    """Send pictures at once or drop them; `counts` has the numbers of `sent` and `dropped` ones. Thread-safe."""
+    """Sends each picture immediately or drops it; `counts` has the numbers of `sent` and `dropped` pictures.
+    Thread-safe."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -38,7 +39,7 @@ class PictureSender:
         self._address, self._next_send_s = "", 0.0
 
     def send(self, message: Picture) -> bool:
-        """Send a picture; return False if that is not possible at once, or the server accepts no pictures."""
+        """Send a picture; return False if this is not possible immediately, or if the server accepts no pictures."""
         with self._lock:
             sent = self._is_accepted() and self._send(message)
             self.counts["sent" if sent else "dropped"] += 1

@@ -1,6 +1,6 @@
-"""Convert a caller's values (also numpy and torch arrays and pydantic models) to types that messages can carry.
+"""Convert a caller's values (also numpy and torch arrays and pydantic models) to types that messages can contain.
 
-For other values an error with the path of the value is raised, on the caller's thread.
+An unsupported value raises an error with the path of the value, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rtcontrol_client import clock
 from rtcontrol_client.client.errors import ClientError, wrap_errors
 from rtcontrol_client.wire import LIMITS, Code, WireError, encode_msgpack
-from rtcontrol_client.wire.limits import SUPPORTED_TYPES, check_size, check_value, too_large
+from rtcontrol_client.wire.limits import SUPPORTED_TYPES, check_size, check_value, size_error
 from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
@@ -27,9 +27,9 @@ Data = Mapping[str, Any] | None
 
 
 def to_plain(value: Any, name: str) -> Any:
-    """Return a copy of a value that consists of None, bool, int, float, str, list and dict, and check the size limits.
+    """Copy a value to None, bool, int, float, str, list and dict, and check the size limits.
 
-    Raises WireError with the path of the wrong value, which starts with `name`.
+    Raises WireError with the path of the invalid value, which starts with `name`.
     """
     copied = _convert_value(value, name, 1)
     check_value({name: copied}, LIMITS)
@@ -39,7 +39,7 @@ def to_plain(value: Any, name: str) -> Any:
 def _convert_value(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
         path = path[:200]
-        raise too_large(f"{path}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, (None, path))
+        raise size_error(f"{path}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, (None, path))
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     # For numpy's dates and durations, `tolist` would return an integer.
@@ -75,12 +75,12 @@ def capture_ns(t_ns: Any) -> Any:
 
 
 def to_observe(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
-    """Return an observe message, whose session, seq and epoch the core sets later. Raises ClientError."""
+    """Return an observe message; the core sets its session, seq and epoch later. Raises ClientError."""
     with wrap_errors("observe"):
         fields = {"text": to_plain(text, "text"), "data": to_plain(data, "data"), "arrays": to_arrays(arrays or {})}
         fields |= {"session": "-" * 16, "seq": 0, "epoch": 0, "t_ns": capture_ns(t_ns)}
         look = Observe.model_validate(fields)
-        # Encode the message once here, so that the caller gets the error if it is too large.
+        # Encode the message here, so that the caller gets an error if it is too large.
         header, *buffers = map(len, encode_msgpack(look))
         check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)
         return look

@@ -24,8 +24,8 @@ EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
 Keys = tuple[KeyPair, str]  # the client's pair, and the server's public key
 
 
-class Wires:
-    """Holds one DEALER socket at a time; `address` is the address that the newest socket connects to.
+class ClientSockets:
+    """Manages a single DEALER socket at a time; `address` is the server address of the newest socket.
 
     Only one thread may use this object, except for `wake` and `picture_socket`.
     """
@@ -50,7 +50,7 @@ class Wires:
         """Replace the socket by one that connects to the address. Raises zmq.ZMQError."""
         self._close_socket()
         self.address, self._keys, ipv6 = address, keys, Endpoint.parse(address).ipv6
-        # libzmq tries only one address of a host name, so alternate between IPv4 and IPv6.
+        # libzmq tries only one address of a host name, so alternate between IPv4 and IPv6 with each connection.
         self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
         socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
         socket.immediate = True
@@ -59,7 +59,7 @@ class Wires:
         socket.connect(address)
 
     def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        """Return a second socket for the same server, which reconnects by itself and queues at most one message."""
+        """Return a second socket for the same server. It reconnects automatically and queues at most one message."""
         socket = self._dealer(context, 1, 0)
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, PICTURE_BUFFER
         socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # reconnect to a silent server
@@ -97,13 +97,13 @@ class Wires:
 
     def wake(self) -> None:
         """End the current or the next `wait`."""
-        # Errors can be ignored: a full pipe wakes the thread as well, and with a closed one there is no thread.
+        # Errors can be ignored: a full pipe also wakes the thread, and if the pipe is closed, the thread has ended.
         with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
 
     def wait(self, max_wait_ns: int) -> None:
         """Wait for a message, a connection event or `wake`, but not longer than `max_wait_ns`."""
-        # Round up to milliseconds, since after a timeout that is too short the caller would wait again and again.
+        # Round up to milliseconds, because after a timeout that is too short, the caller would wait repeatedly.
         if self._wake_out.fileno() in dict(self._poller.poll(-(-max_wait_ns // 1_000_000))):
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
@@ -127,15 +127,15 @@ class Wires:
         return parts
 
     def events(self, was_up: bool) -> Iterator[str | None]:
-        """Yield for each event None if the connection is up, else why it is down; `up`: whether it was up before."""
+        """Yield for each event None if the connection is up, else why it is down. `was_up`: it was up before."""
         while self._monitor.poll(0):
             kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if kind == UP:
                 yield None
             elif kind == NO_KEY or (self._keys and not was_up and kind != zmq.EVENT_CLOSED):
-                yield "the server does not accept this key, or the server's key is another one"
+                yield "the server does not accept this client's key, or the client has another key of the server"
             elif kind & NO_SERVER or (kind == GONE and not was_up):
-                yield "the server wants a key, or does not speak rtcontrol's protocol"
+                yield "the server requires a key, or does not use rtcontrol's protocol"
             else:
                 yield "the connection was lost" if kind == GONE else ""
             was_up = kind == UP

@@ -16,8 +16,8 @@ from typing import Any
 import msgpack
 from pydantic import ValidationError
 
-from rtcontrol_client.wire.errors import Code, WireError, refusal_of
-from rtcontrol_client.wire.limits import LIMITS, SUPPORTED_TYPES, Limits, check_size, check_value, too_large
+from rtcontrol_client.wire.errors import Code, WireError, wire_error_at
+from rtcontrol_client.wire.limits import LIMITS, SUPPORTED_TYPES, Limits, check_size, check_value, size_error
 from rtcontrol_client.wire.messages import (
     MESSAGE_ADAPTER,
     MODELS,
@@ -37,7 +37,7 @@ MSGPACK_LIMITS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
-    """Return the message's parts: the header, then one buffer per array. Raises WireError if a value cannot be sent."""
+    """Return the message's parts: the header, then a buffer for each array. Raises WireError for unsupported values."""
     header, buffers = _split_buffers(message)
     for i, (_, entry) in enumerate(_buffer_entries(header)):
         entry["part"] = i + 1
@@ -45,7 +45,7 @@ def encode_msgpack(message: Message) -> list[bytes]:
 
 
 def encode_json(message: Message) -> str:
-    """Return the message as one JSON text. Raises WireError if a value cannot be sent."""
+    """Return the message as one JSON text. Raises WireError for unsupported values."""
     header, buffers = _split_buffers(message)
     for (_, entry), buffer in zip(_buffer_entries(header), buffers, strict=True):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
@@ -62,7 +62,7 @@ def _encode_header(header: dict[str, Any], encode: Callable[[dict[str, Any]], An
     try:
         return encode(header)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        check_value(header, LIMITS)  # usually raises an error that names the wrong value
+        check_value(header, LIMITS)  # usually raises an error that names the invalid value
         raise WireError(Code.INVALID, f"Encoding failed ({_first_line(error)}).", SUPPORTED_TYPES) from None
 
 
@@ -91,7 +91,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
     except Exception as error:  # msgpack raises various exceptions for bytes that are not valid
         limit = next((limit for name, limit in MSGPACK_LIMITS.items() if f"exceeds {name}" in str(error)), None)
         if limit is not None or isinstance(error, msgpack.StackError):
-            raise too_large("the header", limit or "max_depth", limits) from None
+            raise size_error("the header", limit or "max_depth", limits) from None
         hint = "Send one msgpack map with string keys, strings as UTF-8, and the bytes of arrays in separate parts."
         raise WireError(Code.MALFORMED, f"The header is not a msgpack map ({_first_line(error)}).", hint) from None
     used: set[int] = set()
@@ -99,7 +99,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
         part = to_integer(entry.pop("part", None))
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
             field, hint = f"{place}.part", f"Use the index of the part with its bytes, 1 to {len(parts) - 1}."
-            problem = f"{field} is {part!r}, which is not the index of a part, or is used twice."
+            problem = f"{field} is {part!r}, which is not the index of a part or is used twice."
             raise WireError(Code.INVALID, problem, hint, field=field)
         used.add(part)
         entry["data"] = bytes(parts[part])
@@ -114,11 +114,11 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     if isinstance(text, str) and not text.isascii():
         check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
-        # Python's parser accepts NaN and Infinity; `_check_header` rejects them with their path.
+        # Python's parser accepts NaN and Infinity; `_check_header` then rejects them and names their path.
         text = text if isinstance(text, str) else text.decode()
         header = json.loads(text, parse_int=_parse_int, object_pairs_hook=_to_map)
     except RecursionError:
-        raise too_large("the message", "max_depth", limits) from None
+        raise size_error("the message", "max_depth", limits) from None
     except ValueError as error:
         hint = "Send one JSON object per WebSocket message."
         raise WireError(Code.MALFORMED, f"The message is not JSON ({_first_line(error)}).", hint) from None
@@ -144,7 +144,7 @@ def _to_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _parse_int(digits: str) -> int:
-    # Integers with more digits do not fit 64 bits. Return 2^64 for them, which `check_value` rejects with its path.
+    # Replace integers with more than 20 digits by 2^64, which `check_value` rejects with the path of the value.
     return int(digits) if len(digits) <= 20 else 1 << 64
 
 
@@ -170,7 +170,7 @@ def _check_header(header: Any, limits: Limits) -> dict[str, Any]:
 
 
 def _buffer_entries(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the maps of a header that describe bytes sent outside the header, each with its path."""
+    """Return the path and the map of each header entry whose bytes are sent outside the header."""
     image = header.get("image") if header["type"] == "picture" else None
     if isinstance(image, dict):
         return [("image", image)]
@@ -187,23 +187,23 @@ def _validate_header(header: dict[str, Any]) -> Message:
     is_hello = header["type"] == "hello"
     stamp_ns = to_count(header.get("t_client_ns"), 1 << 63) if is_hello else None
     try:
-        # In another protocol version, hello may have different fields, so check the version before the other fields.
+        # Check the version before the other fields, because hello may have other fields in another version.
         if is_hello and numbers and None not in numbers and not is_supported(numbers):
             problem = f"protocol: the version is {'.'.join(map(str, numbers))}, but this program uses {OUR_VERSION}."
             hint = f"Use a client of protocol {OUR_VERSION}."
             raise WireError(Code.VERSION, problem, hint, field="protocol", fatal=True)
         return MESSAGE_ADAPTER.validate_python(header)
     except ValidationError as error:
-        refusal = refusal_for(error, header["type"])
+        refusal = to_wire_error(error, header["type"])
     except WireError as error:
         refusal = error
     refusal.seq, refusal.t_client_ns = to_count(header.get("seq")), stamp_ns
     raise refusal
 
 
-def refusal_for(error: ValidationError, kind: str) -> WireError:
-    """Convert pydantic's error for a message of type `kind` to a WireError, which names the first wrong field."""
+def to_wire_error(error: ValidationError, kind: str) -> WireError:
+    """Convert pydantic's error for a message of type `kind` to a WireError, which names the first invalid field."""
     first = error.errors(include_url=False)[0]
-    # The path starts with the message type if pydantic validated a union of all messages.
+    # If pydantic validated the union of all messages, the path starts with the message type, which is removed here.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
-    return refusal_of(first, steps, kind)
+    return wire_error_at(first, steps, kind)

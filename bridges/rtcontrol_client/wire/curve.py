@@ -61,5 +61,5 @@ def _load(path: Path) -> KeyPair:
         return KeyPair(*[*keys, ""][:2])
     except OSError as error:
         raise KeyFileError(f"The key file {path} cannot be read ({error.strerror}).", hint) from None
-    except Exception as error:  # any exception; do not show its text, which may contain a secret key
+    except Exception as error:  # do not show the text of the exception, which may contain a secret key
         raise KeyFileError(f"{path} is not a ZeroMQ certificate ({type(error).__name__}).", hint) from None

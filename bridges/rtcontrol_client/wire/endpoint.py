@@ -1,4 +1,4 @@
-"""Parse the addresses of ZeroMQ sockets, and tell whether only this machine can reach an address."""
+"""Parse the addresses of ZeroMQ sockets, and check whether only this machine can reach an address."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Endpoint:
         scheme, _, rest = text.partition("://")
         if rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
-        # ZeroMQ allows a source address in front: tcp://SOURCE;HOST:PORT.
-        host, port = host_port(rest.split(";")[-1])
+        # ZeroMQ allows a source address before the host: tcp://SOURCE;HOST:PORT.
+        host, port = split_host_port(rest.split(";")[-1])
         numbered = port.isascii() and port.isdigit() and int(port) <= 65_535
         if scheme != "tcp" or not host or not (numbered or port == "*") or (":" in host and "[" not in rest):
             raise EndpointError(f"{text} is not an endpoint.", f"Write {ENDPOINT_FORMS}, such as tcp://127.0.0.1:5555.")
@@ -41,19 +41,19 @@ class Endpoint:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the endpoint. False for a host name, an interface and `*`."""
+        """Return whether only this machine can reach the endpoint; False for a host name, an interface and `*`."""
         return self.scheme != "tcp" or is_loopback(self.host)
 
     @property
     def ipv6(self) -> bool | None:
-        """Whether the host is an IPv6 address, for which libzmq needs an option; None for a host name."""
+        """Return whether the host is an IPv6 address, for which libzmq needs an option; None for a host name."""
         if ":" in self.host:
             return True
         return False if self.host in ("", "*") or is_address(self.host) else None
 
     @property
     def ipv6_only(self) -> bool:
-        """Whether the host has only IPv6 addresses; for a host name, this queries the system's resolver."""
+        """Return whether the host has only IPv6 addresses; for a host name, query the system's resolver."""
         if self.ipv6 is not None:
             return self.ipv6
         try:
@@ -82,7 +82,7 @@ def check_client(text: str) -> None:
         raise EndpointError(f"{text} is not the URL of a server.", "Write http://HOST:PORT/connect.")
 
 
-def host_port(text: str) -> tuple[str, str]:
+def split_host_port(text: str) -> tuple[str, str]:
     """Split `HOST:PORT` or `[IPV6]:PORT` into the host (without brackets) and the port, which may be empty."""
     host, colon, port = text.rpartition(":")
     if not colon or "]" in port:

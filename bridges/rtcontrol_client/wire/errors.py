@@ -11,10 +11,10 @@ from typing import Any
 
 
 class Code(StrEnum):
-    """Error codes of protocol 1.1. A client must treat an unknown code like `internal`."""
+    """Error codes of protocol 1.1. Clients must treat an unknown code like `internal`."""
 
     MALFORMED = "malformed"  # the bytes are not a message
-    TOO_LARGE = "too_large"  # the message exceeds a limit of the welcome message
+    TOO_LARGE = "too_large"  # the message exceeds a limit that the welcome message announced
     INVALID = "invalid"  # a field has the wrong type or value
     VERSION = "version"  # the server does not support this protocol version
     STATE = "state"  # the message is not allowed now (for example, an observation before hello)
@@ -33,7 +33,7 @@ class Code(StrEnum):
 
 
 class RemedyError(Exception):
-    """An error with two texts for people: `what` is wrong, and the `remedy`, a hint what to do."""
+    """An error with two texts for people: `what` describes the problem, `remedy` what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}".rstrip())
@@ -42,8 +42,8 @@ class RemedyError(Exception):
 
 @dataclass(eq=False)
 class WireError(Exception):
-    """The refusal of a message; its sender gets these fields as an `error` message. `remedy` is a hint for people,
-    `field` the path of the wrong field, `seq` the number of the refused observation. If `fatal`, the session ends, or
+    """The refusal of a message, whose sender gets these fields in an `error` message. `remedy` is a hint for people,
+    `field` the path of the invalid field, `seq` the number of the refused observation. If `fatal`, the session ends or
     cannot start. If `retryable`, the same message may succeed later. `members` has the refused parts of a crowd's
     message.
     """
@@ -63,8 +63,8 @@ class WireError(Exception):
         return f"{self.code}: {self.message} {self.remedy}".rstrip()
 
 
-def refusal_of(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
-    """Return a WireError for `first`, pydantic's error at the path `steps` in a message of type `kind`."""
+def wire_error_at(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
+    """Convert one of pydantic's errors, at the path `steps` in a message of type `kind`, to a WireError."""
     field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
     value = "missing" if first["type"] == "missing" else _describe_value(first["input"])
     problem = f"{kind}.{field} is {value}." if field else f"The part is {value}."

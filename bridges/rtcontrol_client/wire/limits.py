@@ -25,23 +25,22 @@ class Limits:
 
 
 LIMITS = Limits()
-Path = (
-    tuple[Any, str | int] | None
-)  # the place of a value in a message: the path of its container, and its key or index
+# The position of a value in a message: a pair (path of the map or list that contains it, its key or index).
+Path = tuple[Any, str | int] | None
 SUPPORTED_TYPES = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into separate parts."
 
 
 def check_size(sizes: list[int], limits: Limits) -> None:
     """Raise WireError (too_large) if a message with parts of these sizes, in bytes, exceeds the limits."""
     if len(sizes) > limits.max_parts:
-        raise too_large(f"a message of {len(sizes)} parts", "max_parts", limits)
+        raise size_error(f"a message of {len(sizes)} parts", "max_parts", limits)
     if sum(sizes) > limits.max_message_bytes:
-        raise too_large(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits)
+        raise size_error(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits)
 
 
 def check_value(root: Any, limits: Limits) -> int:
-    """Return the number of items in a decoded value. Raises WireError, with the path of the value, if the value exceeds
-    a limit, a number is not finite, an integer does not fit 64 bits, or a map key is not a string."""
+    """Return the number of items in a decoded value. Raises WireError with the path of a value that exceeds a limit,
+    is not a finite number, is an integer beyond 64 bits, or has a map key that is not a string."""
     if not isinstance(root, (dict, list)):
         _check_scalar(root, None, limits)
         return 0
@@ -51,11 +50,11 @@ def check_value(root: Any, limits: Limits) -> int:
         value, path, depth = stack.pop()
         total += len(value)
         if depth > limits.max_depth:
-            raise too_large(f"{_path_text(path)}: nesting deeper than {limits.max_depth}", "max_depth", limits, path)
+            raise size_error(f"{_path_text(path)}: nesting deeper than {limits.max_depth}", "max_depth", limits, path)
         if len(value) > limits.max_items:
-            raise too_large(f"{_path_text(path)}: {len(value)} items", "max_items", limits, path)
+            raise size_error(f"{_path_text(path)}: {len(value)} items", "max_items", limits, path)
         if total > limits.max_total_items:
-            raise too_large("the total number of items in the message", "max_total_items", limits)
+            raise size_error("the total number of items in the message", "max_total_items", limits)
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
@@ -73,10 +72,10 @@ def check_value(root: Any, limits: Limits) -> int:
 
 def _check_scalar(value: Any, path: Path, limits: Limits) -> None:
     if isinstance(value, str):
-        # A character has at most four bytes, so only long strings need to be encoded to get their size.
+        # A character has at most four bytes, so shorter strings need not be encoded to check their size.
         if 4 * len(value) > limits.max_string_bytes and len(value.encode("utf-8", "replace")) > limits.max_string_bytes:
             problem = f"{_path_text(path)}: a string of {len(value)} characters"
-            raise too_large(problem, "max_string_bytes", limits, path)
+            raise size_error(problem, "max_string_bytes", limits, path)
         if not value.isascii() and not _is_unicode(value):
             raise _refusal(Code.MALFORMED, path, "a lone surrogate", "Send valid Unicode.")
     elif isinstance(value, int):  # also a boolean
@@ -97,7 +96,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _path_text(path: Path) -> str:
-    """Return a path as text, such as `data.x[1]`. It is written only for errors, since most values have none."""
+    """Return a path as text, such as `data.x[1]`."""
     if path is None:
         return ""
     before, step = _path_text(path[0]), path[1]
@@ -109,7 +108,7 @@ def _refusal(code: Code, path: Path, problem: str, hint: str) -> WireError:
     return WireError(code, f"{text}: {problem}.", hint, field=text)
 
 
-def too_large(subject: str, limit: str, limits: Limits, path: Path = None) -> WireError:
-    """Return the error for a message in which `subject` exceeds the limit with the name `limit`."""
+def size_error(subject: str, limit: str, limits: Limits, path: Path = None) -> WireError:
+    """Return the error for a message in which `subject` exceeds the limit named `limit`."""
     problem = f"{subject}: above the limit {limit} = {getattr(limits, limit)}."
     return WireError(Code.TOO_LARGE, problem, "Send a smaller message.", field=_path_text(path) or None)

@@ -1,7 +1,7 @@
 """The messages of protocol 1.1 with their fields; docs/protocol.md explains them to authors of clients.
 
 An absent field and null are the same. Unknown fields are ignored, so that a minor version can add fields. Time stamps
-(`t_*_ns`) are nanoseconds of the sender's monotonic clock unless the field's comment differs; durations are in
+(`t_*_ns`) are nanoseconds of the sender's monotonic clock unless a comment names another clock; durations are in
 milliseconds. Client and server use the lower of their minor versions; version 1.0 is not supported.
 """
 
@@ -23,8 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from rtcontrol_client.wire.errors import Code, WireError, refusal_of
-from rtcontrol_client.wire.limits import Limits, check_value, too_large
+from rtcontrol_client.wire.errors import Code, WireError, wire_error_at
+from rtcontrol_client.wire.limits import Limits, check_value, size_error
 from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
@@ -33,17 +33,17 @@ DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes per item
 
 
 def is_supported(version: list[Any]) -> bool:
-    """Return whether this program supports a protocol version: equal major version, and no lower minor version."""
+    """Return whether this program supports a protocol version: the same major and at least the same minor version."""
     return version[:1] == [PROTOCOL[0]] and all(minor >= PROTOCOL[1] for minor in version[1:2])
 
 
 def to_integer(value: Any) -> Any:
-    """Convert a float without a fraction to an integer (some languages have only floats); return others unchanged."""
+    """Convert a float such as 3.0 to an integer, since some languages have only floats; return other values as is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def to_count(value: Any, limit: int = 1 << 53) -> int | None:
-    """Return the value as an integer if it is a count from 0 to below the limit, else None."""
+    """Return the value as an integer if it is a whole number from 0 to `limit - 1`, else None."""
     value = to_integer(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
 
@@ -66,7 +66,7 @@ Outcomes = Literal["executed", "expired", "failed", "refused"]
 
 
 class MessagePart(BaseModel):
-    """Base class of all messages and parts of messages: immutable, with strict types; null counts as absent."""
+    """Base class of all messages and parts of messages, which are immutable and strictly typed; null means absent."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
@@ -97,7 +97,7 @@ SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
 
 
 class CallFields(MessagePart):
-    """The fields of a call to execute, which call messages of sessions and of crowd members share."""
+    """The common fields of call messages for single sessions and for crowd members."""
 
     tick: Count
     epoch: Count
@@ -117,8 +117,8 @@ class CallFields(MessagePart):
 
 MEMBERS = 4096  # maximum number of members in a crowd
 PARTS = 1024  # maximum number of parts in a received message
-MAX_FAULTS = 64  # a message with more wrong parts is refused whole, since an error takes much longer than a right part
-# Limits for the messages that we send, so that these never exceed the receiver's limits.
+MAX_FAULTS = 64  # a message with more invalid parts is refused as a whole, since handling an invalid part is slow
+# Limits for the messages that we send, which ensure that these never exceed the receiver's limits.
 BATCH_PARTS, BATCH_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
@@ -138,8 +138,8 @@ class CrowdTerms(MessagePart):
 
 
 class Member(MessagePart):
-    """One member of a crowd. Absent fields have the values of the hello message. If a member leaves and another one
-    joins with the same `id`, the new one has a higher `epoch`."""
+    """One member of a crowd. Absent fields have the values of the hello message. If a member leaves and a new member
+    joins with the same `id`, the new member has a higher `epoch`."""
 
     id: Name
     epoch: Count = 0
@@ -148,7 +148,7 @@ class Member(MessagePart):
     deadline_ms: Milliseconds | None = None
     ttl_ms: Milliseconds | None = None
     priority: Priority = 0  # 9 is the most urgent
-    every_tick: bool = False  # keep the full rate even while nothing happens
+    every_tick: bool = False  # decide at the full rate, even while the observation does not change
     safe_calls: SafeCalls | None = None
 
 
@@ -169,7 +169,7 @@ class MemberCall(CallFields):
 
 
 class MemberError(MessagePart):
-    """The reason why the part of one member was refused; `field` is a field of that part."""
+    """The reason why the part of one member was refused; `field` is the invalid field of this part."""
 
     id: str | None = None
     code: str
@@ -188,14 +188,14 @@ class RefusedPart:
     error: WireError
 
     @classmethod
-    def of(cls, part: Any, error: WireError) -> Self:
+    def from_part(cls, part: Any, error: WireError) -> Self:
         """Return the RefusedPart for a received part that caused this error."""
         fields = part if isinstance(part, dict) else {}
         name = fields.get("id")
         return cls(name[:64] if isinstance(name, str) else None, to_count(fields.get("seq")), error)
 
     def message_part(self) -> MemberError:
-        """Convert this to the form that is sent in an `error` message."""
+        """Return the refusal as a part of an `error` message."""
         error = self.error
         field = error.field and error.field[:100]
         words = {"message": error.message[:300], "remedy": error.remedy[:300]}
@@ -203,13 +203,13 @@ class RefusedPart:
 
 
 def too_many_faults(faults: Sequence[RefusedPart]) -> WireError:
-    """Return the error for a message with more than MAX_FAULTS wrong parts, with the reason of the last one."""
-    problem = f"More than {MAX_FAULTS} parts of the message are wrong; the last one: {faults[-1].error.message}"
-    return WireError(Code.INVALID, problem, "Correct the parts; of fewer wrong parts each gets its reason.")
+    """Return the error for a message with more than MAX_FAULTS invalid parts, with the reason of the last of them."""
+    problem = f"More than {MAX_FAULTS} parts of the message are not valid; the last one: {faults[-1].error.message}"
+    return WireError(Code.INVALID, problem, f"Correct the parts. Up to {MAX_FAULTS} errors are reported separately.")
 
 
 class MessageWithParts(SessionMessage):
-    """Base class of messages with a part for each member: the field named `parts_field` is a list of `part` objects."""
+    """Base class of messages with a part for each member. The field named `parts_field` is a list of `part` objects."""
 
     parts_field: ClassVar[str]
     part: ClassVar[Any]
@@ -217,7 +217,7 @@ class MessageWithParts(SessionMessage):
 
     @property
     def faults(self) -> tuple[RefusedPart, ...]:
-        """The parts of this message that were removed because they are not valid."""
+        """Return the parts that were removed from this message because they are not valid."""
         return self._faults
 
     @model_validator(mode="wrap")
@@ -235,8 +235,8 @@ class MessageWithParts(SessionMessage):
                 else:
                     valid.append(cls.part.model_validate(part))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                faults.append(RefusedPart.of(part, refusal_of(first, first["loc"], cls.model_fields["type"].default)))
+                first, kind = error.errors(include_url=False)[0], cls.model_fields["type"].default
+                faults.append(RefusedPart.from_part(part, wire_error_at(first, first["loc"], kind)))
             if len(faults) > MAX_FAULTS:
                 raise too_many_faults(faults)
         message = handler({**value, cls.parts_field: valid})
@@ -401,10 +401,10 @@ class Timing(MessagePart):
 class CallMessage(SessionMessage, CallFields):
     """Server -> client: the outcome of a tick, usually a call to execute now.
 
-    If `status` is `fresh`, there is a new decision; without `call` the active call continues and its time-to-live
-    starts again. If `held`, there is no decision, and the active call continues until its time-to-live ends. If `safe`,
-    the client executes the safe `calls` in order. `ttl_ms` starts at `t_obs_ns` on the client's clock; 0 means no
-    limit.
+    The status `fresh` means a new decision; without `call`, the active call continues and its time-to-live starts
+    again. The status `held` means that the tick missed; the active call continues until its time-to-live ends. With the
+    status `safe`, the client executes the safe `calls` in order. `ttl_ms` starts at `t_obs_ns` on the client's clock; 0
+    means no limit.
     """
 
     type: Literal["call"] = "call"
@@ -427,8 +427,9 @@ class Executed(SessionMessage):
 
 
 class Instruct(SessionMessage):
-    """Client -> server: set a new goal. Server -> client: this goal is now active; a person or another client may have
-    set it. If there is `said`, the server's interpreter converted that text to this goal, active from the next tick."""
+    """Client -> server: set a new instruction. Server -> client: this instruction is now active; a person or another
+    client may have set it. If `said` is set, the server's interpreter converted this text to the instruction, which is
+    active from the next tick on."""
 
     type: Literal["instruct"] = "instruct"
     instruction: Text
@@ -462,9 +463,9 @@ class Reset(SessionMessage):
 
 
 class ControlMessage(SessionMessage):
-    """Operator control, if client and server announced the capability `control`. Client -> server: `say` is a command
+    """Operator control, if client and server announced the capability `control`. Client -> server: `say` is the command
     of a person at the client, and `id` the call to confirm or deny. Server -> client: the new `state`, and the `call`
-    that waits for `ttl_ms` to be confirmed. `instruction` is not used."""
+    that may be confirmed within `ttl_ms`. `instruction` is not used."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
@@ -483,8 +484,8 @@ class PictureFile(MessagePart):
 
 
 class Picture(SessionMessage):
-    """Client -> server, if both announced the capability `pictures`: a picture of the world, for people to see. Another
-    connection than the session's may carry it, since `session` identifies the client."""
+    """Client -> server: a picture of the world for people, if both announced the capability `pictures`. It may be sent
+    on another connection than the session's, since `session` identifies the client."""
 
     type: Literal["picture"] = "picture"
     t_ns: Nanoseconds  # when the picture was taken
@@ -497,7 +498,7 @@ class Picture(SessionMessage):
 
 
 class Ping(MessagePart):
-    """In both directions: request a pong, to learn whether the other side is alive and to read its clock."""
+    """In both directions: request a pong, which shows that the peer is alive and the time of its clock."""
 
     type: Literal["ping"] = "ping"
     id: Count
@@ -565,8 +566,8 @@ PARTS_FIELDS = {kind: model.parts_field for kind, model in MODELS.items() if iss
 
 
 def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
-    """Check the limits of a crowd's message, whose list `field` has one part per member. Replace parts that exceed a
-    limit by a RefusedPart. Raises WireError if the whole message is too large, or wrong in another field."""
+    """Check the limits of a crowd's message, whose list `field` has a part for each member. Replace a part that exceeds
+    a limit by a RefusedPart. Raises WireError if the whole message is too large, or if another field is not valid."""
     parts: list[Any] = header[field]
     total = check_value({**header, field: [None] * len(parts)}, limits)
     inner, faults = replace(limits, max_depth=limits.max_depth - 2), list[RefusedPart]()
@@ -574,18 +575,18 @@ def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
         try:
             total += check_value(part, inner)
         except WireError as error:
-            parts[i] = RefusedPart.of(part, error)
+            parts[i] = RefusedPart.from_part(part, error)
             faults.append(parts[i])
         if len(faults) > MAX_FAULTS:
             raise too_many_faults(faults)
         if total > limits.max_total_items:
-            raise too_large("the message's items together", "max_total_items", limits)
+            raise size_error("the total number of items in the message", "max_total_items", limits)
 
 
 Part = TypeVar("Part", bound=MessagePart)
 
 
-def in_batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
+def split_into_batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
     """Yield the parts in order, in batches that each fit into one message."""
     batch: list[Part] = []
     size = 0

@@ -9,7 +9,7 @@ from rtcontrol_client.wire.errors import Code, WireError
 
 PICTURES = "pictures"  # the name of the capability
 PictureFormat = Literal["jpeg", "png"]
-MAX_PICTURE_BYTES = 768_000  # as base64, a picture of this size still fits into a message
+MAX_PICTURE_BYTES = 768_000  # the base64 text of a picture of this size still fits into a message
 MAX_SIDE, MAX_PIXELS = 8192, 1 << 24
 MAX_PICTURES_HZ = 10.0
 
@@ -25,8 +25,8 @@ MAX_TRAILING_BYTES = 1 << 14  # maximum number of bytes after the end of the pic
 FIELD = "image"
 
 
-def format_of(data: bytes | memoryview) -> PictureFormat | None:
-    """Return the format of a file by its first bytes, or None if the file is neither JPEG nor PNG."""
+def detect_format(data: bytes | memoryview) -> PictureFormat | None:
+    """Detect the format of a file by its first bytes; return None if the file is neither JPEG nor PNG."""
     if data[:8] == PNG:
         return "png"
     return "jpeg" if data[:3] == JPEG else None
@@ -34,11 +34,11 @@ def format_of(data: bytes | memoryview) -> PictureFormat | None:
 
 def check_picture(form: PictureFormat, data: bytes) -> tuple[int, int]:
     """Return width and height from the file's headers. Raises WireError (too_large, invalid) for a file that is too
-    large, in another format, or cut off. Reads only the headers and the last 16 KiB of the file."""
+    large, in another format, or truncated. Only the headers and the last 16 KiB of the file are read."""
     if len(data) > MAX_PICTURE_BYTES:
         problem = f"The picture has {len(data)} bytes; at most {MAX_PICTURE_BYTES} are allowed."
         raise WireError(Code.TOO_LARGE, problem, "Send a smaller picture, or reduce its quality.", field=FIELD)
-    actual = format_of(data)
+    actual = detect_format(data)
     if actual is None:
         raise _invalid(f"The picture starts with {data[:4].hex() or 'no bytes'}, so it is neither JPEG nor PNG.")
     if actual != form:
@@ -46,7 +46,7 @@ def check_picture(form: PictureFormat, data: bytes) -> tuple[int, int]:
         raise WireError(Code.INVALID, problem, hint, field=f"{FIELD}.format")
     size = _png_size(data) if form == "png" else _jpeg_size(data)
     if size is None:
-        raise _invalid(f"The {form.upper()} file is cut off, or damaged.")
+        raise _invalid(f"The {form.upper()} file is truncated or damaged.")
     width, height = size
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
         raise _invalid(f"The picture is {width} x {height}; the limits are {MAX_SIDE} a side and {MAX_PIXELS} pixels.")

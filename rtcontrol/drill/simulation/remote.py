@@ -167,7 +167,7 @@ class SimClient:
                 self.epochs[message.seq] = message.epoch
             self.connection.send_from_client(message)
         for safe in (False, True):
-            if (started := core.take_call(safe, now)) is not None:
+            if (started := core.pop_call(safe, now)) is not None:
                 self._execute_call(started, now)
         self._check_active_call(now)
         wake_ns = core.wake_ns(now) - OFFSET_NS

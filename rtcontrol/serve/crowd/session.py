@@ -73,7 +73,7 @@ class CrowdSession(SessionThread):
 
     def _send_action(self, action: ev.Action) -> None:
         if isinstance(action, SendCalls):
-            for calls in wire.in_batches(action.calls):
+            for calls in wire.split_into_batches(action.calls):
                 self.send(wire.CallMany(session=self.session.token, t_server_ns=time.monotonic_ns(), calls=calls))
             self.slow_down()
         elif isinstance(action, SendError):

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from rtcontrol_client import Client, Standing
-from rtcontrol_client.client.connect import NamedServer, NoServer, read_response, tools_hint
+from rtcontrol_client.client.connect import NoServer, ServerAddress, hash_of_tools, read_response
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.messages import Bye, FunctionCall, Hello, Instruct, Reset
@@ -237,7 +237,7 @@ def test_connect_answer_names_server_or_reason(vector: dict[str, Any]) -> None:
     if vector["address"] is None:
         assert isinstance(found, NoServer) and found.retry_s == vector["retry_s"]
     else:
-        assert found == NamedServer(vector["address"], vector["server_key"])
+        assert found == ServerAddress(vector["address"], vector["server_key"])
 
 
 class Driven(Events):
@@ -260,7 +260,7 @@ class Driven(Events):
 def test_client_follows_connect_answers() -> None:
     with fronted() as (front, first, second):
         driven = check_first_server(front, first, Driven)
-        hint = tools_hint(OWN["tools"], None)
+        hint = hash_of_tools(OWN["tools"], None)
         assert {headers["x-tools"] for _, headers in front.requests} == {hint}
         check_next_server(front, first, second, driven, driven.stats)
         driven.client.close()

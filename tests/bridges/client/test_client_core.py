@@ -78,7 +78,7 @@ def test_random_events_never_leave_expired_call_active(events: list[Any]) -> Non
             if status == "fresh" and age_ms >= 0 and now <= end_ns:
                 until_ns[session, epoch] = max(end_ns, until_ns.get((session, epoch), 0))
             core.receive(message, now)
-        active, taken = core.active.standing_at(now), core.take_call(False, now)
+        active, taken = core.active.standing_at(now), core.pop_call(False, now)
         last = taken or last
         if active.status != "safe":
             message = heard[id(active.call)]

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol_client.client.handler import Looker
-from rtcontrol_client.client.timing import Offset, PhaseLock
+from rtcontrol_client.client.handler import ObservationThread
+from rtcontrol_client.client.timing import ClockOffset, PhaseLock
 from rtcontrol_client.wire.messages import CallMessage
 
 MS = 1_000_000
@@ -40,7 +40,7 @@ class Course:
         self.now_ns, self.seq = 1_000_000 * MS, 0
         self.grid_ns = self.server(self.now_ns)
         self.release_ns = self.grid_ns
-        self.offset: Offset | None = Offset(ahead_ns, MS)
+        self.offset: ClockOffset | None = ClockOffset(ahead_ns, MS)
 
     def server(self, t_ns: int) -> int:
         return t_ns + self.ahead_ns + int(self.drift * (t_ns - 1_000_000 * MS))
@@ -111,7 +111,7 @@ def test_look_is_called_each_tick_and_errors_logged_once(
             raise answer
         return answer
 
-    looker = Looker(world, look)
+    looker = ObservationThread(world, look)
     assert world.enough.wait(20)
     looker.close()
     assert [seen for seen, _ in world.seen[:4]] == ["text", {"x": 1}, "more", {"x": 2}]

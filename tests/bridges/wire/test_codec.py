@@ -27,7 +27,7 @@ from rtcontrol_client.wire import (
     encode_json,
     encode_msgpack,
 )
-from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, host_port, is_local, is_loopback
+from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, is_local, is_loopback, split_host_port
 from rtcontrol_client.wire.messages import MAX_FAULTS, Message, Observe
 from tests.conformance import load
 from tests.helpers.processes import Program, full_pipe, until
@@ -240,7 +240,7 @@ def test_loopback_addresses_are_local() -> None:
     assert [host for host in f"{NEAR} {FAR}".split() if is_local(f"tcp://{host}:5555")] == NEAR.split()
     assert is_local("ipc:///tmp/x") and not is_loopback("[::1]")
     assert Endpoint.parse("tcp://[::1]:1").ipv6_only and not Endpoint.parse("tcp://localhost:1").ipv6_only
-    assert [host_port(text) for text in ("[::1]:8080", "name")] == [("::1", "8080"), ("name", "")]
+    assert [split_host_port(text) for text in ("[::1]:8080", "name")] == [("::1", "8080"), ("name", "")]
 
 
 # What a program says does not depend on a reader.

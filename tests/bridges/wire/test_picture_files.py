@@ -21,7 +21,7 @@ from rtcontrol_client.wire.pictures import (
     MAX_SEGMENTS,
     MAX_TRAILING_BYTES,
     check_picture,
-    format_of,
+    detect_format,
 )
 
 
@@ -51,7 +51,7 @@ def saved(mode: str) -> bytes:
 
 def why_not(data: bytes) -> str:
     with pytest.raises(WireError) as caught:
-        check_picture(format_of(data) or "jpeg", data)
+        check_picture(detect_format(data) or "jpeg", data)
     assert caught.value.field == "image" and caught.value.remedy
     return caught.value.message
 
@@ -74,7 +74,7 @@ JPEGS = {
 
 @pytest.mark.parametrize("name", JPEGS)
 def test_jpeg_of_any_camera_is_accepted_with_size(name: str) -> None:
-    assert format_of(JPEGS[name]) == "jpeg" and check_picture("jpeg", JPEGS[name]) == (64, 48)
+    assert detect_format(JPEGS[name]) == "jpeg" and check_picture("jpeg", JPEGS[name]) == (64, 48)
 
 
 def test_png_is_accepted_with_size() -> None:
@@ -93,7 +93,7 @@ def test_picture_cut_off_anywhere_is_refused(data: bytes) -> None:
         (b"", "neither JPEG nor PNG"),
         # ros4hri/hri_body_detect#2: what compressed_depth_image_transport sends is no PNG file.
         (struct.pack("<iff", 0, 1.0, 2.0) + saved("I;16"), "neither JPEG nor PNG"),
-        (JPEGS["with a thumbnail before it"][:-40], "cut off"),
+        (JPEGS["with a thumbnail before it"][:-40], "truncated"),
     ],
     ids=["nothing", "depth", "thumbnail"],
 )
@@ -122,8 +122,8 @@ def test_too_large_or_mislabelled_picture_is_refused() -> None:
 
 def test_only_few_bytes_may_follow_end_of_picture() -> None:
     for data in (jpeg(), saved("RGB")):
-        assert check_picture(format_of(data) or "png", data + bytes(MAX_TRAILING_BYTES // 2))
-        assert "cut off" in why_not(data + bytes(MAX_TRAILING_BYTES))
+        assert check_picture(detect_format(data) or "png", data + bytes(MAX_TRAILING_BYTES // 2))
+        assert "truncated" in why_not(data + bytes(MAX_TRAILING_BYTES))
 
 
 def test_file_of_empty_segments_is_refused_quickly() -> None:
