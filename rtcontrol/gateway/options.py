@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol_client.wire.endpoint import split_host_port, is_loopback
+from rtcontrol_client.wire.endpoint import is_loopback, split_host_port
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
 ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
