@@ -23,6 +23,7 @@ T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
 # Supported RoPE types. The type longrope is unsupported: its frequencies depend on the length of the prompt.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+MAX_NUMBER = 1 << 31  # of the numbers in a config.json
 OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
 
@@ -64,8 +65,10 @@ class ModelConfig:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
             raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
+        numbers = {"num_key_value_heads": raw["num_attention_heads"]} | {k: v for k, v in raw.items() if v is not None}
+        _check_numbers(folder / "config.json", numbers)
         vocabulary, hidden, layers, heads = (raw[k] for k in sizes)
-        kv_heads, head_dim = raw.get("num_key_value_heads") or heads, raw.get("head_dim") or hidden // heads
+        kv_heads, head_dim = numbers["num_key_value_heads"], raw.get("head_dim") or hidden // heads
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
         settings = json.dumps(raw, sort_keys=True)
@@ -76,6 +79,20 @@ class ModelConfig:
             settings,
             packed,
         )
+
+
+def _check_numbers(path: Path, raw: dict[str, Any]) -> None:
+    """Raise UserError, which names the field, if a number of the config is absurd."""
+    counts = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    for name in (*counts, "head_dim", "max_position_embeddings", "rms_norm_eps"):
+        value, kind = raw.get(name, 1), (int, float) if name == "rms_norm_eps" else int
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_number or not 0 < value < MAX_NUMBER:
+            problem = f"{path}: {name} is {value!r:.40}, which is not a possible number."
+            raise UserError(problem, "Restore the config.json that came with the weights.")
+    if raw["num_attention_heads"] % raw["num_key_value_heads"]:
+        problem = f"{path}: num_key_value_heads does not divide num_attention_heads."
+        raise UserError(problem, "Restore the config.json that came with the weights.")
 
 
 def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -236,6 +253,9 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     tensors = _WeightLoader(reader, dtype, device)
     layers = tuple(tensors.layer(f"model.layers.{i}.") for i in range(config.layers))
+    if f"model.layers.{config.layers}.input_layernorm.weight" in reader:
+        problem = f"{folder}: config.json has num_hidden_layers {config.layers}, but the weights have more layers."
+        raise UserError(problem, "Restore the config.json that came with the weights.")
     embedding = tensors.get("model.embed_tokens.weight")
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
     shapes = [layer.qkv.shape == (rows, config.hidden) for layer in layers]
