@@ -17,7 +17,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.numbers import number_of, with_plain_numbers
 
 Schema = Mapping[str, Any]
-MAX_NAME_LENGTH = 64  # maximum length of a tool's name in chat APIs, in characters
+MAX_NAME_LENGTH = 64  # maximum characters of a tool's name in chat APIs
 
 
 @dataclass(frozen=True)

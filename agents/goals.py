@@ -27,7 +27,7 @@ _PHRASING_TABLE: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
 _VALUE_TABLE: TypeAdapter[Any] = TypeAdapter(
     dict[StrictStr, Annotated[list[StrictStr | StrictInt | _FLOAT], Field(min_length=1)]]
 )
-# Every fifth phrasing is held out (not used in training), so that evaluations have sentences that are new to the model.
+# Training does not use every fifth phrasing, so that evaluations have sentences that are new to the model.
 HELD_OUT_EVERY = 5
 MAX_SENTENCES = 1_000  # maximum number of sentences that are checked for each phrasing
 

@@ -31,7 +31,7 @@ SUFFIXES = (
     "my friend", "would you", "will you", "at once", "quickly", "when you are ready", "if possible", "sir", "dear",
     "as i said",
 )
-# Single words that do not change the meaning of a sentence: no negations, ordinals or numbers.
+# Single words that do not change the meaning of a sentence. Negations, ordinals and numbers are not in this list.
 _FILLERS = """
 a an the this that these those it its is are was be been am i you he she we they me him us them my your our their
 please pls plz thanks thank thx um uh er hmm well so ok okay now hey listen alright dude mate sir robot computer dear
@@ -46,7 +46,7 @@ _NEIGHBOUR_KEYS = {
 }
 # fmt: on
 MARKS = (".", "!", "I")  # tokens that `as_typed` adds to sentences
-MIN_TYPO_LETTERS = 4  # shortest word that may get a typing error, so that it stays readable
+MIN_TYPO_LETTERS = 4  # shorter words get no typing errors, because they would be unreadable
 
 
 def with_typing_noise(rng: random.Random, text: str, words: frozenset[str], typo_probability: float = 0.15) -> str:

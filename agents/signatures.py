@@ -50,7 +50,7 @@ def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -
     if not unfinished:
         return value
     for part in filter(inspect.iscoroutine, unfinished):
-        part.close()  # avoids Python's warning about a coroutine that was never awaited
+        part.close()  # prevents Python's warning about a coroutine that was never awaited
     name, kind = getattr(function, "__name__", "the function"), type(unfinished[0]).__name__
     raise UserError(
         f"{location_of(function)}: {name}() returned a {kind}, so its work has not finished.",
@@ -65,7 +65,7 @@ def is_unfinished(value: Any) -> bool:
         inspect.isawaitable(value)
         or inspect.isgenerator(value)
         or inspect.isasyncgen(value)
-        or isinstance(value, map | filter | zip)  # these call nothing by themselves
+        or isinstance(value, map | filter | zip)  # lazy: not evaluated until iterated
         or all(callable(getattr(kind, name, None)) for name in ("completed", "__next__"))  # Ray's ObjectRefGenerator
         or callable(getattr(kind, "add_done_callback", None))
         or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # AsyncResult

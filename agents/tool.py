@@ -87,7 +87,7 @@ class Doc:
 CONSTRAINTS = (OneOf, Range, Text, Group, Doc)
 
 
-# The maximum length of a remote tool's name in characters: protocol messages allow no longer names.
+# Maximum characters of a remote tool's name. Protocol messages allow no longer names.
 MAX_NAME_LENGTH = 256
 
 

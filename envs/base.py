@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
-# The result of a call: "acted" if it was executed, "epoch_over" if its episode (or the whole run) had ended, "too_late"
+# The result of a call is "acted" if it was executed, "epoch_over" if its episode (or the run) had ended, "too_late"
 # if its deadline had passed, "refused" if a barrier such as an operator's pause prevented it.
 Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 

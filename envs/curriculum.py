@@ -14,7 +14,7 @@ from rtcontrol.envs.judge import Task
 from rtcontrol.envs.skill import Demonstration, Policy, Skill, StepAccumulator
 from rtcontrol.models.call import Call
 
-if TYPE_CHECKING:  # avoids importing torch at run time
+if TYPE_CHECKING:  # do not import torch at run time
     from rtcontrol.models.train.scratch import ModelShape
     from rtcontrol.models.train.trainer import TrainConfig
 
@@ -93,7 +93,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
     def demonstration(self) -> Demonstration:
         """Return the instruction and observation of the current tick, with the expert's call for them."""
         text = self._skill.observe(self._observe())
-        # The expert reads the observation text only, so its call depends on nothing that the model cannot see.
+        # The expert reads only the observation text, so that its call depends only on what the model also reads.
         call = self._skill.expert(self._skill.parse_observation(text), self._goal)
         return Demonstration(self._instruction, text, call, self._goal)
 

@@ -115,7 +115,7 @@ def run_cases(
     waiting = iter(enumerate(episodes))
     played: dict[int, CaseResult] = {}
     period_ns = round(1e9 / hz)
-    with ExitStack() as closing:  # close all worlds, even if one of them fails
+    with ExitStack() as closing:  # closes all worlds, even if one of them fails
         active: list[EvaluationWorld] = []
         for index, case in itertools.islice(waiting, parallel):
             active.append(world := EvaluationWorld(skill))

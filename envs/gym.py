@@ -37,15 +37,15 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
-MAX_UNBOUNDED = 9_999  # the largest number in an observation text for a value without bounds; larger ones are clamped
-MAX_BOUND = 10**9  # a larger declared bound counts as no bound (both constants are in units of the precision)
-STEP_S = 0.05  # the physics step of a world that does not declare a frame rate, in seconds
+MAX_UNBOUNDED = 9_999  # values without bounds are clamped to this number in observation texts
+MAX_BOUND = 10**9  # larger declared bounds are ignored (both constants are in units of the precision)
+STEP_S = 0.05  # seconds per physics step of a world that declares no frame rate
 OPTIONS = ("levels", "precision", "success", "safe", "actions")  # other options are passed to `gymnasium.make`
 SUCCESS_RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-# For worlds whose id starts with the key: the names of observations, the names of actions, and the safe action.
+# By the start of a world's id: (names of observations, names of actions, safe action).
 KNOWN_WORLDS: dict[str, tuple[str, str, str]] = {
     "CartPole-": ("x,v,angle,spin", "left,right", "left"),
     "MountainCar-": ("x,v", "left,none,right", "none"),
@@ -136,7 +136,7 @@ def load(name: str) -> None:
 
 
 def _has_pictures(world_id: str) -> bool:
-    with suppress(Exception):  # `gymnasium.make` reports the same errors
+    with suppress(Exception):  # ignore errors here, which `gymnasium.make` reports as well
         creator = registration.load_env_creator(str(gymnasium.spec(world_id).entry_point))
         return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
     return False
@@ -238,7 +238,7 @@ class GymWorld:
             self.names = _names_or_defaults(name, "sees", self.options.known_names[0], defaults)
             self.tool = ActTool.from_space(name, self.options, self.env.action_space)
         except BaseException:
-            with suppress(Exception):  # report the first error, not one of close()
+            with suppress(Exception):  # report the first error, not an error of close()
                 close_world(self.env)
             raise
         self.bindings = {"act": self.act}
@@ -327,7 +327,7 @@ class GymWorld:
             episode.ret += _finite_number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             episode.end = next((end for end, over in ends.items() if _finite_number(over)), None)
-        except (TypeError, ValueError, OverflowError) as error:  # `outcome` raises it, because the step has been made
+        except (TypeError, ValueError, OverflowError) as error:  # `outcome` raises it, because the step is complete
             hint = "Return (observation, reward, terminated, truncated, info)."
             episode.error = self._world_error(f"returned an invalid result ({error})", hint)
 

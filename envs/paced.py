@@ -14,7 +14,7 @@ from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 
-# The maximum number of overdue steps that are still made; older overdue steps are skipped.
+# Of the steps that are overdue, at most this number are made; the others are skipped.
 MAX_OVERDUE_STEPS = 3
 
 
@@ -160,7 +160,7 @@ class PacedEnvironment:
             except BaseException as error:
                 self._error = self._error or error
                 raise
-            self._record_errors(self._observe_unless_ended)  # not raised here, because the call did not cause them
+            self._record_errors(self._observe_unless_ended)  # not raised, because the call did not cause them
         return self._episode_progress.concluded
 
     def advance(self, dt_ns: int) -> None:
@@ -195,7 +195,7 @@ class PacedEnvironment:
         try:
             for act in acts:
                 act()
-        except BaseException as error:  # even SystemExit, since a world must not end the controller's process
+        except BaseException as error:  # even SystemExit, because a world must not end the process
             self._error = self._error or error
 
     def _start_first_episode(self) -> None:

@@ -79,7 +79,7 @@ def encode_picture(picture: Any) -> bytes:
 def encode_png(picture: np.ndarray) -> bytes:
     """Return the PNG file of a picture (uint8 [height, width, 3])."""
     height, width, _ = picture.shape
-    rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row starts with the filter byte 0, no filter
+    rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row starts with the byte 0 (no filter)
     rows[:, 1:] = picture.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))

@@ -16,9 +16,9 @@ from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-MAX_PICTURE_AGE_NS = 60_000_000_000  # the largest age of a picture; an older time stamp is replaced by this age
-MAX_WAITING = 10  # maximum number of pictures in the recorder's queue, which the recorder empties every half second
-WAIT_S = 0.05  # maximum duration of a wait for the client; the loop then checks whether it must stop
+MAX_PICTURE_AGE_NS = 60_000_000_000  # pictures with an older timestamp count as this old
+MAX_WAITING = 10  # maximum queued pictures for the recorder, which empties the queue every half second
+WAIT_S = 0.05  # seconds; the wait for the client is interrupted at this interval to check whether to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RemotePictures:
         self.recorded: deque[RemotePicture] = deque(maxlen=MAX_WAITING)
         self._period_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
         self._counts, self._lock, self._is_open = counts, threading.Lock(), False
-        self._clock_offset_ns: int | None = None  # server's clock minus client's clock, plus the one-way latency
+        self._clock_offset_ns: int | None = None  # server's clock - client's clock + one-way latency
         self._allowance, self._allowance_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
     def update_clock_offset(self, t_ns: int, now_ns: int) -> None:
@@ -112,7 +112,7 @@ class RemoteEnvironment:
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = ReceivedObservations(terms), SentCalls(terms)
         self._episodes = EpisodeTracker()
-        self._instruction = self._sent_instruction = ""  # the loop's instruction, and the last one sent to the client
+        self._instruction = self._sent_instruction = ""  # the last is what the client knows
         self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # protects arrivals and calls
 
@@ -162,7 +162,7 @@ class RemoteEnvironment:
             self.arrivals.reset()
             self.calls.clear_executed()
 
-    # -- the loop's side ----------------------------------------------------------------------------------------------
+    # -- methods for the loop -----------------------------------------------------------------------------------------
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self.calls.start()

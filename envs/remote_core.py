@@ -20,9 +20,9 @@ from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
-# The maximum number of sent calls, received observations and finished episodes that are kept (of each, the newest).
+# The newest 1,024 sent calls, received observations and finished episodes are stored. Older ones are dropped.
 MAX_KEPT = 1024
-MAX_WAITING_BYTES = 4 << 20  # if the observations that wait for a call take this much memory, no more are accepted
+MAX_WAITING_BYTES = 4 << 20  # maximum bytes of observations that wait for a call; further ones are refused
 
 
 class RemoteData(dict[str, Any]):
@@ -131,11 +131,11 @@ class ReceivedObservations:
         self._terms = terms
         self._client_seq = -1  # the client's number of the last received observation
         self._count = 0  # the loop's number of the last received observation
-        # The latest observation; in a client-paced session, the one whose call is being decided.
+        # The latest observation. In a client-paced session: the observation whose call is being decided.
         self._newest: tuple[Observation, RemoteObservation] | None = None
-        self._waiting: deque[tuple[Observation, RemoteObservation, int]] = deque()  # the int is its memory in bytes
+        self._waiting: deque[tuple[Observation, RemoteObservation, int]] = deque()  # the int is the size in bytes
         self._waiting_bytes = 0
-        self._peeked = False  # whether `latest` returned `_newest` before `arrival` reported it
+        self._peeked = False  # whether `latest` has returned `_newest` before `arrival` reports it
         self._by_loop_seq: dict[int, RemoteObservation] = {}
 
     def add(self, message: Observe, epoch: int, now_ns: int) -> None:
@@ -241,7 +241,7 @@ class SentCalls:
         self._sent: dict[int, SentCall] = {}
         self._last_loop_tick = -1  # the number of the last tick in this loop
         self.released_ns: int | None = None  # the release time (scheduled start) of the last tick
-        self._tick = self._first_tick = 0  # the next tick number on the wire, and the first one of this loop
+        self._tick = self._first_tick = 0  # tick numbers on the wire: the next, and the first of this loop
         self._executed_calls: deque[Call] = deque(maxlen=MAX_KEPT)
         self.acknowledgements: deque[Acknowledgement] = deque(maxlen=MAX_KEPT)
 
@@ -313,7 +313,7 @@ class SentCalls:
             raise WireError(Code.EPOCH, problem, "Use the epoch of the call message.", field="epoch")
         sent.acknowledged = True
         counts.acknowledged[message.outcome] = counts.acknowledged.get(message.outcome, 0) + 1
-        if message.tick >= self._first_tick:  # otherwise an earlier loop sent the call
+        if message.tick >= self._first_tick:  # calls of earlier loops are not reported
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
             self.acknowledgements.append(
                 Acknowledgement(sent.k, message.outcome, now_ns, why, message.error, message.result, sent.n)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rtcontrol.models.errors import UserError
 
-MAX_NUMBERS = 512  # maximum per observation or action: at about 16 tokens each, this fills a context of 8192 tokens
+MAX_NUMBERS = 512  # maximum numbers per observation or action; at 16 tokens each, they fill a context of 8,192
 MAX_VALUES = 10_000  # maximum number of values for one number of an action
 DIGITS = 6  # significant digits of the values between the two bounds of a number
 WRITE_A_FILE = "Wrap the world in a FILE.py that creates and steps it (docs/your-own-game.md)."
@@ -110,7 +110,7 @@ def observation_names(name: str, space: Any) -> list[str]:
     taken = set[str]()
     for i, plain in enumerate(names):
         more = itertools.count(2)
-        while names[i] in taken:  # for example, {"arm": 2 numbers, "arm_1": 1 number} gives arm_1 twice
+        while names[i] in taken:  # {"arm": 2 numbers, "arm_1": 1 number} gives arm_1 twice
             names[i] = f"{plain}_{next(more)}"
         taken.add(names[i])
     return names
@@ -158,7 +158,7 @@ def flatten_observation(space: Any, observation: Any) -> Iterator[int | float | 
         yield str(observation)
     else:
         numbers = np.asarray(observation)
-        whole = numbers.dtype.kind in "biu"  # these become int, since float would round numbers beyond 2^53
+        whole = numbers.dtype.kind in "biu"  # keep integers, because floats would round them beyond 2^53
         numbers = numbers if whole else np.asarray(observation, float)
         if numbers.size != math.prod(space.shape or (1,)):
             raise ValueError(f"the shape is {numbers.shape}")

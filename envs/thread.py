@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from rtcontrol.agents.signatures import run_to_completion
 
 T = TypeVar("T")
-CLOSE_S = 5.0  # maximum time for the current step and the world's close() together, in seconds
-# A signal does not wake a main thread that waits for a job, so the wait is interrupted at this interval.
+CLOSE_S = 5.0  # seconds that the current step and the world's close() may take together
+# A signal does not wake a main thread that waits for a job, so the wait is interrupted after this number of seconds.
 POLL_S = 0.1
 GRACE_S = 0.001  # after a job, the thread waits this long for another job before it makes the next step
 
@@ -30,7 +30,7 @@ class _Job:
         try:
             if not self.dropped:
                 self.result = self._function()
-        except BaseException as error:  # also SystemExit, which the caller gets
+        except BaseException as error:  # the caller gets any error, even SystemExit
             self.error = error
         self.done.release()
 
@@ -133,7 +133,7 @@ class WorldThread:
             except Empty:
                 continue
             job.run()
-            grace_end_s = grace_end_s or time.monotonic() + GRACE_S  # later jobs do not extend it and delay steps
+            grace_end_s = grace_end_s or time.monotonic() + GRACE_S  # if later jobs extended it, steps would be late
 
 
 def close_world(world: Any) -> None:

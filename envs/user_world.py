@@ -16,7 +16,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.thread import close_world
 from rtcontrol.models.errors import UserError
 
-METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods with their arguments
+METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods, with their arguments
 GOAL_METHODS = {"instruct": ("text",), "judge_by": ("goal",)}  # at least one of these is required
 CLOSE, PICTURE = "close", "picture"
 IMMUTABLE = frozenset({bool, int, float, str, type(None)})

@@ -37,7 +37,7 @@ _MIRROR = re.compile(
     r"\b(mirror|copy|copying|imitate|mimic|same|like me|like mine|(what|as|where|when) (i|me|mine|my)\b"
     r"|(follow|with|level with) (me|my|mine|the other paddle)|where mine|every move|the way i)\b"
 )
-# A negated word asks for the opposite goal: "do not miss" means return, "do not hit" means miss.
+# A negated verb means the opposite goal: "do not miss" means return, and "do not hit" means miss.
 _NOT_MISS = re.compile(r"\b(do not|don't|never|without|not|stop)( ever)? (miss|missing|lose|losing|dodge|let)\b")
 _NOT_RETURN = re.compile(
     r"\b(do not|don't|never|stop|not)( ever)? "
@@ -92,7 +92,7 @@ def recognise(text: str) -> PaddleGoal | None:
     return PaddleGoal("return") if words & RETURN_WORDS else None
 
 
-# The goal tool of each kind with its share in training: goals that depend on the ball are harder, so more frequent.
+# By kind of goal: (its goal tool, its share in training). Goals that depend on the ball are harder, so more frequent.
 TOOLS: dict[PaddleKind, tuple[str, float]] = {
     "return": ("return_balls", 0.15),
     "miss": ("miss_balls", 0.3),

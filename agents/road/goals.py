@@ -156,7 +156,7 @@ WEIGHTS: dict[RoadKind, float] = {
     "overtake": 0.1,
     "stop": 0.1,
 }
-# The name of the goal tool's parameter, for each kind of goal that has a value.
+# By kind of goal that has a value: the name of the goal tool's parameter.
 PARAMETER_NAMES: dict[RoadKind, str] = {"speed": "kmh", "lane": "lane", "follow": "metres", "turn": "way"}
 FOLLOW_AT_DEFAULT_GAP = RoadGoal("follow", DEFAULT_GAP)
 

@@ -9,8 +9,8 @@ from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.tool import OneOf, Tools, tool
 from rtcontrol.models.call import Call
 
-FREE_M = 150  # the gap in metres that the text shows if no car (or no junction) is nearer than this
-NO_LANE = -1  # the gap that the text shows for a lane that does not exist
+FREE_M = 150  # metres; if no car or junction is nearer, the text shows this gap
+NO_LANE = -1  # the text shows this gap for a lane that does not exist
 CLAMP = 200
 LIGHTS = ("none", "green", "yellow", "red")
 # Words for directions in observations. Instructions use other words, so the model cannot confuse the two.

@@ -24,7 +24,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Import on first use, so that a program that only needs the wire format does not load the client.
+    # Import on first use: a program that only needs the wire format must not load the client.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rtcontrol_client.client.{_PLACES[name]}"), name)

@@ -16,9 +16,9 @@ from unicodedata import category
 
 from rtcontrol_client.shutdown import GONE
 
-# Control and format characters (such as text direction marks), lone surrogates, line and paragraph separators.
+# Unicode categories of characters that are escaped: control and format characters, lone surrogates, line separators.
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-# The tab, and the characters that join letters and emojis or keep them apart.
+# These characters are not escaped: the tab, and the joiners and non-joiners of letters and emojis.
 KEPT = "\t\u200c\u200d"
 
 
@@ -42,7 +42,7 @@ def throughout(value: Any) -> Any:
 
 
 MAX_WAITING, MAX_LINE = 1024, 2000
-# Maximum time to write the last lines, in seconds.
+# Seconds to wait until the last lines are written.
 CLOSE_S = 0.7
 
 
@@ -123,7 +123,7 @@ class LineFormatter(logging.Formatter):
         record.message = record.getMessage()
         record.asctime = self.formatTime(record, self.datefmt)
         lines = [printable(self.formatMessage(record), MAX_LINE)]
-        # `record.exc_text` is not used, since another handler may have formatted it.
+        # Do not use `record.exc_text`, which another handler may have formatted.
         raised = self.formatException(record.exc_info).split("\n") if record.exc_info else []
         return "\n".join(lines + [f"  | {printable(line, MAX_LINE)}" for line in raised])
 

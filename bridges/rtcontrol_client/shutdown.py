@@ -23,7 +23,7 @@ def _existing_signals(*names: str) -> tuple[signal.Signals, ...]:
     return tuple(signal.Signals[name] for name in names if hasattr(signal, name))
 
 
-# Users end a program with these signals. Each further one counts, and handlers that user code sets are replaced.
+# Users end a program with these signals. Each repetition counts. Handlers that user code sets are replaced.
 SIGNALS = _existing_signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 # By default these signals end a program as well. User code may use them for other purposes.
 OTHERS = _existing_signals(
@@ -33,16 +33,16 @@ OTHERS = _existing_signals(
 SUSPENDS = signal.SIGTSTP
 # By default a terminal stops a program in the background by these signals, without its safe call.
 TERMINAL = _existing_signals("SIGTTIN", "SIGTTOU")
-# Handled even if the shell that started this program ignores them, as for a script's background jobs.
+# These are handled even if the starting shell ignores them, as it does for a script's background jobs.
 ALWAYS = _existing_signals("SIGINT", "SIGTERM", "SIGQUIT")
 STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
-# After a signal has interrupted the program, further signals do not interrupt it again for this long.
+# After a signal has interrupted the program, further signals do not interrupt it for this number of seconds.
 PEACE_S = 0.5
-BACKGROUND_S = 0.5  # interval at which a program in the background checks whether it may read its terminal
-RETAKE_S = 0.1  # interval at which a waiting program restores its signal handlers
+BACKGROUND_S = 0.5  # seconds between a background program's checks whether it may read its terminal
+RETAKE_S = 0.1  # seconds between two times that a waiting program restores its signal handlers
 Suspend = Callable[[Callable[[], None]], object]
 
 
@@ -82,7 +82,7 @@ class KernelHandlers:
         self._libc.sigaction(int(number), self._stored_handlers[number], None)
 
 
-# `signal.getsignal` without its conversion to an enumeration, which takes 3 us for each signal.
+# This `getsignal` does not convert to an enumeration as `signal.getsignal` does, which takes 3 us per signal.
 _getsignal = importlib.import_module("_signal").getsignal
 DEFAULT = bytes(KernelHandlers.POINTER)
 
@@ -224,7 +224,7 @@ class Shutdown:
 
     def _restore_handlers(self) -> None:
         for number, handler in {**self._earlier_handlers, **self._terminal_handlers}.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None means that C code had set it
 
 
 _entered: list[Shutdown] = []
@@ -247,7 +247,7 @@ def _restore_in_child() -> None:
     _unblock_signals()
 
 
-# Signals are blocked during a fork, since Python discards those that reach the new process before its handlers are set.
+# Block signals during a fork: Python discards those that reach the new process before its handlers are set.
 os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_in_child)
 
 
@@ -286,7 +286,7 @@ def typed_lines(descriptor: int = 0) -> Iterator[str]:
             read = os.read(descriptor, 4096)
         except OSError as error:
             if error.errno == errno.EIO and _has_terminal(descriptor):
-                continue  # moved to the background during the read
+                continue  # the program was moved to the background
             return
         *lines, rest = (rest + read).split(b"\n")
         for line in lines if read else [rest]:
@@ -304,7 +304,7 @@ def _has_terminal(descriptor: int) -> bool:
         return False
 
 
-GONE = (errno.EIO, errno.EPIPE)  # errors of a write after the terminal or the reader was closed
+GONE = (errno.EIO, errno.EPIPE)  # a write raises these after the terminal or the reader was closed
 
 
 class _LastingFile(io.FileIO):
@@ -336,7 +336,7 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # this gets the number `fd`, the lowest free one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number, `fd`
             if getattr(sys, name) is None:
                 setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 BEAT_S = 0.1
-HANG_S, GUARDED_HANG_S = 10.0, 1.0  # default limits, without and with a guard
-GUARD_S = 10.0  # time limit of the guard command
-SAFE_CALLS = "RTCONTROL_SAFE_CALLS"  # environment variable of the guard command: the safe calls as JSON
+HANG_S, GUARDED_HANG_S = 10.0, 1.0  # default limits in seconds: without a guard, with a guard
+GUARD_S = 10.0  # seconds that the guard command may take
+SAFE_CALLS = "RTCONTROL_SAFE_CALLS"  # this environment variable of the guard command has the safe calls as JSON
 PROC = Path("/proc")
 DONE, BEAT, IDLE, UNSAFE = b"d", b".", b"i", b"u"
 
@@ -59,7 +59,7 @@ class Watchdog:
         finally:
             os.close(run)
         self._thread = threading.Thread(target=self._beat, name="watchdog", daemon=True)
-        self._thread.pydev_do_not_trace = True  # type: ignore[attr-defined]  # no debugger may stop this thread
+        self._thread.pydev_do_not_trace = True  # type: ignore[attr-defined]  # debuggers must not stop this thread
         try:
             self._thread.start()
         except RuntimeError as error:

@@ -21,7 +21,7 @@ OPTIONS = CurriculumOptions(
     noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, episode_s=(5.0, 14.0), max_delay_steps=1, scatter=0.0
 )
 RANDOM_START = 0.5  # share of episodes that start at a random position instead of at the top
-GROUND_TICKS, TAKE_OFF = 6, 0.15  # an episode ends after this time on the ground; probability to take off instead
+GROUND_TICKS, TAKE_OFF = 6, 0.15  # an episode ends after 6 ticks on the ground, or takes off with probability 0.15
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):

@@ -72,7 +72,7 @@ class LanderJudge(Judge[LanderGoal]):
         return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 
-# LunarLander fires an engine only above the lower end of its range, so 50 % needs this small addition.
+# LunarLander fires an engine only above the lower end of its range (50 %), so this small number is added to 50 %.
 _EPSILON = 1e-6
 
 
@@ -106,8 +106,8 @@ class Lander(GoalWorld[LanderGoal]):
     def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
         hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
         super().__init__(LanderJudge(), goal, PHRASINGS.goal_of, "lander", hint)
-        # `unwrapped` removes the TimeLimit wrapper, since the judge limits the time. A render mode would make Gymnasium
-        # simulate exhaust particles, which is slow, so it is only set for pictures.
+        # `unwrapped` removes the TimeLimit wrapper, because the judge limits time. In a render mode, Gymnasium would
+        # simulate exhaust particles, which is slow, so set a render mode only for pictures.
         mode = "rgb_array" if pictures else None
         self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
         self._action = np.zeros(2, dtype=np.float32)

@@ -49,7 +49,7 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=340_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
-    # Train with canonical sentences first: with thousands of sentences from the start, the loss stays on a plateau.
+    # Train with canonical sentences first. With thousands of sentences from the start, the loss stays on a plateau.
     early=partial(demonstrate, PaddleCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
 )

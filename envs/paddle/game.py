@@ -12,11 +12,11 @@ from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP
 
 BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # number of balls in an episode, by goal
 BALLS_S = 40.0  # time limit for these balls, in seconds
-WELL_AIMED = 3  # for the goals up and down: how many of these balls must leave in that direction
+WELL_AIMED = 3  # for the goals up and down, this number of balls must leave in that direction
 AIMED_VY = 5.0  # minimum vertical speed of a shot that counts as aimed, in units per second
 SETTLE_S, PLACE_S, PLACE_NEAR = 2.0, 8.0, 3.0
 MIRROR_S, MIRROR_NEAR = 12.0, 4.0
-GAME_POINTS, GAME_S = 5, 60.0  # limits of an episode without a goal
+GAME_POINTS, GAME_S = 5, 60.0  # an episode without a goal ends at 5 points or after 60 seconds
 PLACES = {"top": TOP, "bottom": BOTTOM}
 
 

@@ -18,9 +18,9 @@ from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol_client.carla.intent import KMH
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
-# The probability that training uses a row, by the row's call. These calls are frequent; other rows are always used.
+# By a row's call: the probability that training uses the row. These calls are frequent; other rows are always used.
 KEEP_PROBABILITIES = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
-# Higher probabilities for goals that can be completed, since the model must also learn what to do afterwards.
+# These higher probabilities are for goals that can be completed, after which the model must also act correctly.
 COMPLETED_PROBABILITIES = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
 COMPLETABLE_GOALS = frozenset({"lane", "turn", "overtake"})
 OPTIONS = CurriculumOptions(
@@ -70,7 +70,7 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=700_000, learning_rate=7e-4, bf16=True),
     shape=ModelShape(hidden=128, heads=2, intermediate=512),
     chunk=8_192,
-    # Train with canonical sentences first: with all sentences from the start, the loss stays on a plateau.
+    # Train with canonical sentences first. With all sentences from the start, the loss stays on a plateau.
     early=partial(demonstrate, RoadCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
     number_words=True,

@@ -12,7 +12,7 @@ from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.road.world import DT, STEPS_A_SECOND, Car, Road
 from rtcontrol_client.carla.intent import KMH
 
-LIMIT_S, FREE_S = 120.0, 60.0  # maximum duration of an episode with a goal; duration of an episode without a goal
+LIMIT_S, FREE_S = 120.0, 60.0  # seconds: limit of an episode with a goal, duration without a goal
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0
 CLEAR_AHEAD_M = 60.0
 LANE_S = 3.0

@@ -18,7 +18,7 @@ from rtcontrol_client.carla.intent import KMH
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
 TURN_KMH, TURN_NEAR_M = 20, 40.0
 HOLD_M = 3.0  # the car stops at this distance before the stop line
-CHANGE_M, OVERTAKE_M = 30.0, 45.0  # minimum distances from a junction for a lane change and for overtaking
+CHANGE_M, OVERTAKE_M = 30.0, 45.0  # minimum distance from a junction, for lane changes and for overtaking
 
 
 def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:

@@ -19,7 +19,7 @@ from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
 LENGTH = 4.6
 AHEAD_M, BEHIND_M = 220.0, 200.0
-CLEAR_M = 14.0  # the minimum distance between new cars
+CLEAR_M = 14.0  # minimum distance between new cars
 
 
 @dataclass(slots=True)
@@ -105,10 +105,10 @@ class Traffic:
 STEPS_A_SECOND = 32
 DT = 1 / STEPS_A_SECOND
 SHIFT_S = 3.0
-LAG_S = 0.3  # time constant with which the acceleration follows the target acceleration
+LAG_S = 0.3  # the acceleration follows its target with this time constant
 SIGHT_M = 150.0
 GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
-STRAIGHT_M, TURN_M = 26.0, 18.0  # length of the path through a junction
+STRAIGHT_M, TURN_M = 26.0, 18.0  # lengths of the paths through a junction
 TURN_KMH = 28.0  # the maximum safe speed in a turn
 LIMITS = (30, 40, 50, 60, 70, 80, 90)
 SEGMENT_M = (220.0, 600.0)

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rtcontrol_client.carla.observing import Body
 
 
-# At the end of a run, the vehicle brakes to a halt within this simulated time.
+# At the end of a run, the vehicle must brake to a halt within this number of simulated seconds.
 HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
 DECIDE_S = 30.0
-MAX_SHIFT = 0.05  # the largest shift of the next step, as a share of the step interval
+MAX_SHIFT = 0.05  # maximum shift of the next step, as a share of the step interval
 FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
 log = logging.getLogger("rtcontrol.carla")
 
@@ -117,7 +117,7 @@ class CarlaSession(BridgeSessions):
             "robot": f"carla-{options.host}-{options.port}"[:64],  # a server accepts one session per robot name
             "name": "rtcontrol_client.carla",
             "acknowledge": True,
-            # In lockstep the simulation waits for the decision, so a call cannot be outdated.
+            # In lockstep, the simulation waits for the decision, so a call cannot expire.
             "ttl_ms": 0.0 if lockstep else None,
             "keys": options.keys,
             "server_key": options.server_key,
@@ -196,7 +196,7 @@ class CarlaBridge:
         self._last_executed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
-        self._suspend_process: Callable[[], None] | None = None  # stops the process after the car was braked
+        self._suspend_process: Callable[[], None] | None = None  # stops this process (Ctrl-Z) after braking the car
         self._ended = threading.Event()
         self._trace: Trace | None = None
 
@@ -229,7 +229,7 @@ class CarlaBridge:
         self._retake = retake
         watcher = threading.Thread(target=self._interrupt_on_stop, daemon=True)
         watcher.start()
-        # The objects that exist now live until the end, so exempt them from garbage collection.
+        # Exempt the existing objects from garbage collection, because they live until the end.
         gc.collect()
         gc.freeze()
         drive = self._drive_lockstep if self._options.clock == "lockstep" else self._drive_paced
@@ -283,7 +283,7 @@ class CarlaBridge:
                 time.sleep(0.02)
                 continue
             observation = self._observation()
-            if observation is None:  # without an observation nothing can be decided, so brake
+            if observation is None:  # no decision is possible without an observation, so brake
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
             standing = self._session.decide(observation)

@@ -35,7 +35,7 @@ examples:
 
 Exit status: 0, 2 an error in the arguments or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-# Options of a drive that have their own flag; `--set` accepts all options.
+# By flag: (name of the drive's option, help text). `--set` accepts all options.
 FLAGS = {
     "connect": ("endpoint", "the rtcontrol server, or http://HOST:PORT/connect (default: this machine's)"),
     "carla-host": ("host", "the CARLA server's machine (default: this one)"),
@@ -74,7 +74,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
     supervised = bool(values.get("once"))
     logging.getLogger().setLevel(logging.INFO)
     try:
-        # Only the log uses the non-blocking Outbox; events for the supervisor are printed, so a crash loses none.
+        # Only the log uses the non-blocking Outbox. Events for the supervisor are printed, so that a crash loses none.
         form = "%(message)s" if supervised else "%(asctime)s %(levelname)s %(message)s"
         with Outbox(2) as lines, OutboxLog(lines, form):
             return run(DriveOptions.of(values), clean)

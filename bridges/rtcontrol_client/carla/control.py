@@ -8,11 +8,11 @@ from itertools import pairwise
 
 # The assumed acceleration of full throttle and full brakes in m/s2; `PedalController` corrects for the actual values.
 ENGINE, BRAKES = 4.0, 8.0
-DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of each integral, per m/s2 of error and second
+DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of each integral per second and m/s2 of error
 DRIVE_MOST, BRAKE_MOST = 0.8, 0.5
-# The measured and the requested acceleration are compared as means over about this time.
+# Measured and requested acceleration are compared as means over about this number of seconds.
 MEAN_S = 0.25
-STANDING, HOLD = 0.3, 0.3  # below this speed (m/s), if no acceleration is requested, apply this share of the brakes
+STANDING, HOLD = 0.3, 0.3  # below 0.3 m/s, if no acceleration is requested, apply 30 % of the brakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def _clamped_share(value: float) -> float:
     return _clamped(value, 0.0, 1.0) if math.isfinite(value) else 0.0
 
 
-AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance is the way of AHEAD_S, within these limits
+AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance is driven in AHEAD_S; it has these limits
 LATERAL = 6.5  # maximum lateral acceleration in m/s2
 CREEP = 2.0  # speed in m/s below which the lateral acceleration is not limited
 RATE = 2.0  # maximum change of the steering per second
-TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # integral correction (a curvature) of a steering bias
-# Pairs of a speed in km/h and the share of the maximum steering angle that CARLA's vehicles apply at this speed.
+TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # integral correction of a steering bias (as curvature)
+# CURVE has pairs of a speed in km/h and the share of the maximum steering angle that CARLA allows at this speed.
 WHEELBASE_M, MAX_STEER = 2.85, math.radians(70.0)
 CURVE = ((0.0, 1.0), (20.0, 0.9), (60.0, 0.8), (120.0, 0.7))
 

@@ -18,7 +18,7 @@ from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, CallContext, Intent,
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.observing import Body, DriverView, LaneOccupancy, Scene
 
-# A vehicle farther off its lane, or with a longer move in a single step, was moved by something else, not by driving.
+# Something other than driving has moved a vehicle that is farther off its lane, or jumps farther in a single step.
 LOST_M, JUMP_M = 6.0, 25.0
 # The vehicle is in the next lane when its centre is farther than this beyond the border.
 FIRM_M = 0.05
@@ -27,7 +27,7 @@ TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
 GIVE_UP_S = 4.0  # a lane change that is incomplete this long after its planned end is cancelled
 BACK_M = 15.0  # distance in which the vehicle returns to the centre of its lane
-CLEAR_M = 0.25  # a vehicle with less sideways distance than this to our path blocks the path
+CLEAR_M = 0.25  # a vehicle blocks our path if its sideways distance to the path is less than this
 CLOSING = 0.5  # minimum closing speed in m/s that is assumed for other vehicles during a lane change
 LARGEST = 200.0  # the largest number that a call may contain
 NOWHERE = CallContext(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
@@ -177,7 +177,7 @@ class Driver:
         self._steer, self._throttle = SteeringController(dt_s), PedalController(dt_s)
         self._active_change: LaneChange | None = None
         self._scene: Scene | None = None
-        self.view: DriverView | None = None  # result of the last `look`
+        self.view: DriverView | None = None  # the result of the last `look`
         self._braking, self._last_refusal = EmergencyBrake(), ""  # the last reason for a refusal, without its numbers
 
     @property
@@ -341,7 +341,7 @@ class Driver:
                     continue
                 gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
                 touching = own.half_width_m + other.across_m + CLEAR_M
-                # The other vehicle also moves, so we reach and pass it farther along our path.
+                # The other vehicle also moves, so it is reached and passed farther along our path.
                 ratio = speed / max(speed - other.along, CLOSING)
                 offsets = [self._path_offset(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
                 if min(offsets) - touching < other.lateral + shift_m < max(offsets) + touching:

@@ -14,7 +14,7 @@ Mode = Literal["speed", "follow", "brake", "stop"]
 Turn = Literal["straight", "left", "right"]
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 LEFT, RIGHT = -1, 1
-# A lane change may not start nearer than this to a junction, since it takes about 3 s.
+# A lane change, which takes about 3 s, may not start nearer than this to a junction.
 NO_CHANGE_M = 20.0
 # The minimum speed for a lane change.
 MIN_CHANGE_KMH = 5.0
@@ -100,11 +100,11 @@ FULL_BRAKE = 8.0
 # The emergency brake acts when a deceleration of more than this is necessary (m/s2).
 EMERGENCY = 5.0
 STANDING_GAP_M = 1.5
-# A lane change needs these gaps: a distance, plus times until the vehicle ahead or behind would be reached.
+# A lane change needs a gap of ROOM_M plus the distance of ROOM_AHEAD_S (ahead) or ROOM_BEHIND_S (at the rear).
 ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
 # A turn is too late if, after this reaction time and with this margin, comfortable braking no longer suffices for it.
 REACT_S, MARGIN_M = 0.5, 2.0
-# A vehicle in the target lane that would reach us from behind within this time counts as next to us.
+# A vehicle in the target lane that would reach this car from behind within this time counts as next to it.
 SOON_S = 0.8
 KMH = 3.6
 

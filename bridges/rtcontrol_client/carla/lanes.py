@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import carla
 
 Way = Literal["straight", "left", "right"]
-Key = tuple[int, int, int]  # road, lane section, lane as in OpenDRIVE
+Key = tuple[int, int, int]  # (road, lane section, lane) as in OpenDRIVE
 STEP_M = 1.0
-# The largest lateral acceleration in a bend, and the distance between the points at which bends are measured.
+# BEND is the maximum lateral acceleration in a bend (m/s2). Bends are measured at points BEND_STEP_M apart.
 BEND = 4.2
 BEND_STEP_M = 4.0
 NO_BEND = 99.0
@@ -99,7 +99,7 @@ class CentreLine:
             turned = abs(angle_between(self.tangents[i], self.tangents[j]))
             curvature = turned / ((j - i) * self.step) if j > i else 0.0
             speeds.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
-        # The incomplete step at the end has at most the speed of the previous step.
+        # Limit the speed of the last, incomplete step to the speed of the previous step.
         if len(speeds) > 1:
             speeds[-1] = min(speeds[-1], speeds[-2])
         return speeds
@@ -181,7 +181,7 @@ class Route:
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
         self.stop_lines = self._group_lines(lines)
-        self._bend_starts, self._bend_limits = [0.0], [lanes[0].bends[0]]  # stretches with about the same bend
+        self._bend_starts, self._bend_limits = [0.0], [lanes[0].bends[0]]  # stretches with nearly equal bends
         for offset, lane in zip(self.offsets, lanes, strict=True):
             for n, speed in enumerate(lane.bends):
                 last = self._bend_limits[-1]
@@ -249,7 +249,7 @@ class TownRoad:
         self._location = carla.Location
         self.driving = carla.LaneType.Driving
         self._lanes: dict[Key, LaneLine] = {}
-        self._end_waypoints: dict[Key, list[Any]] = {}  # waypoints just beyond the end of each lane
+        self._end_waypoints: dict[Key, list[Any]] = {}  # by lane: waypoints just beyond its end
         self._routes: dict[tuple[Key, Turn], Route] = {}
         self._lanes_behind: dict[Key, list[tuple[float, LaneLine]]] = {}
         self._index_counts: dict[Key, tuple[int, int]] = {}
@@ -270,7 +270,7 @@ class TownRoad:
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
         """Return the lane of a waypoint."""
-        if _map_key(waypoint) not in self._lanes:  # missing in the topology, as lanes without links are
+        if _map_key(waypoint) not in self._lanes:  # lanes without links are missing in the topology
             self._unread_waypoints.append(waypoint)
             self._read_all()
         return self._lanes[_map_key(waypoint)]
@@ -330,7 +330,7 @@ class TownRoad:
         key = _map_key(waypoint)
         waypoints = [*reversed(_walk_section(waypoint, "previous")), waypoint, *_walk_section(waypoint, "next")]
         points = [(at.x, at.y) for at in (each.transform.location for each in waypoints)]
-        if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # too short to have two different points
+        if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # too short for two different points
             x, y = points[0]
             yaw = math.radians(waypoint.transform.rotation.yaw)
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]

@@ -26,7 +26,7 @@ from rtcontrol_client.carla.lanes import Key, LaneLine, TownRoad
 if TYPE_CHECKING:
     import carla
 
-# From the middle of a trigger box to the stop line: half of the box's length of 3 m, plus 1.5 m of safe distance.
+# Distance from the middle of a trigger box to the stop line: half of the box's length (3 m), plus 1.5 m.
 BOX_TO_LINE_M = 3.0
 # A box does not apply to a lane if it is farther than this before the lane's stop line, or farther to the side.
 BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0

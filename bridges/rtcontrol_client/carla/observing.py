@@ -20,10 +20,10 @@ BORDER_M = 0.3
 LARGEST = 1e5
 # A vehicle crosses a lane if it is faster than MOVING (m/s) and the cosine of its angle to the lane is below ALONG.
 ALONG, MOVING = 0.7, 2.0
-# A light is visible within this distance before its stop line, as in the driver model's training
+# A light is visible only within this distance before its stop line, as in the training of the driver's model
 # (`envs/road/world.py`).
 LIGHT_SIGHT_M = 45.0
-# The minimum of `junction_m` at a red or yellow light, even beyond the stop line, since 0 means inside the junction.
+# At a red or yellow light, `junction_m` is at least this, even beyond the stop line (0 means inside the junction).
 WAITS_M = 1.0
 Light = Literal["none", "green", "yellow", "red"]
 WORST: tuple[Light, ...] = ("red", "yellow", "green")
@@ -52,7 +52,7 @@ class Body(NamedTuple):
     @property
     def is_plausible(self) -> bool:
         """Return whether all values are plausible for a vehicle on a road (not NaN or too large)."""
-        # Comparisons with NaN are false.
+        # NaN counts as too large, because comparisons with NaN are false.
         return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
@@ -255,7 +255,7 @@ def _lane_vehicles(occupancy: LaneOccupancy, own: Body, route: Route, s: float) 
     return side
 
 
-# Limits that apply to every call.
+# Limits for every call.
 
 BEND_DOWN = 3.0  # m/s2, deceleration before a bend or a stop line
 MOST_DOWN = 6.0
@@ -301,7 +301,7 @@ def too_short_distance(route: Route, s: float, speed: float) -> tuple[float, flo
     if entry is None:
         return None
     for ahead, slow in route.bends(s, slowing_distance_m(speed, 0.0)):
-        # Only bends in the junction count, since the others are the same for all turns.
+        # Check only bends in the junction, because other bends are the same for all turns.
         if s + ahead > entry - BEND_STEP_M and ahead < (needed := slowing_distance_m(speed, slow)):
             return needed, ahead
     return None
@@ -318,7 +318,7 @@ def check_stop_line(view: DriverView, speed: float, could_stop: bool, braking: b
         return False, False
     left = ahead[0] - view.s - view.own.half_length_m - SHORT_M
     needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
-    # A vehicle at rest can stay at rest, even with its bumper over the line.
+    # A vehicle at rest could stop, even if its bumper is over the line.
     could_stop = could_stop or speed < CREEP or needed <= (FULL_BRAKE if view.light == "red" else YELLOW)
     return could_stop, could_stop and needed > (EASED if braking else intent.EMERGENCY)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rtcontrol_client.wire.endpoint import check_client
 from rtcontrol_client.wire.errors import RemedyError
 
-# The longest step of the simulation: CARLA's physics is wrong for more than 10 substeps of 0.01 s.
+# Maximum step of the simulation. CARLA's physics is wrong if a step has more than 10 substeps of 0.01 s.
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
 Seconds = Annotated[float, Field(ge=0)]

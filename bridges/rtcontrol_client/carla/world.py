@@ -23,10 +23,10 @@ from rtcontrol_client.carla.lights import Lamp, read_lamp
 from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
 
-# Timeouts of the probe and of the first request; a running server answers in milliseconds.
+# Timeouts in seconds of the probe and of the first request. A running server answers in milliseconds.
 PROBE_S, ANSWER_S = 1.5, 3.0
 SLOW_S, LOAD_S = 10.0, 90.0  # timeouts of slow requests to a busy server, and of loading a town
-WATCH_S = 1.0  # how long to observe whether another client ticks a synchronous server
+WATCH_S = 1.0  # seconds to observe whether another client ticks a synchronous server
 # The first request of CARLA's client (MessagePack-RPC), and the first byte of every answer, an array of four.
 QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
 START = (
@@ -34,13 +34,13 @@ START = (
     "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
     "`rtcontrol run --env carla-bridge --set carla.standin=true`, which needs a source checkout only and is not CARLA."
 )
-MOST_FOREIGN = 20  # maximum number of steps by another client during a drive
+MOST_FOREIGN = 20  # maximum number of steps that other clients may make during a drive
 ONE_CLIENT = "Only one client may tick a server: end the other client first, or start a second server."
 LOOK = "Read the CARLA server's output; restart the server."
 FIELDS = tuple(name for name in dir(carla.WorldSettings) if not name.startswith("_"))
 CARS = ("vehicle.tesla.model3", "vehicle.")
 ROLE = "hero"
-LIMIT_KMH = 50.0  # if CARLA reports no limit
+LIMIT_KMH = 50.0  # used if CARLA reports no speed limit
 STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
 
@@ -129,7 +129,7 @@ def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
                 restores = False
                 done.append("another client ticks the server, so its settings are kept")
         else:
-            # Request all by number, because only the server knows which actors still exist.
+            # Destroy all actors by number, because only the server knows which of them still exist.
             answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in record.actors], False)
             if count := sum(not answer.error for answer in answers):
                 done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
@@ -175,7 +175,7 @@ class CarlaWorld:
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
-        self._extents: dict[int, tuple[float, float] | None] = {}  # a vehicle's half length and width, or None
+        self._extents: dict[int, tuple[float, float] | None] = {}  # by vehicle: half its length and width
 
     @property
     def town(self) -> str:
@@ -244,7 +244,7 @@ class CarlaWorld:
         settings = self._world.get_settings()
         original = {name: getattr(settings, name) for name in FIELDS}
         if original["synchronous_mode"]:
-            # Another client uses the server, or has exited without resetting the mode.
+            # Another client uses the server, or has exited without resetting the synchronous mode.
             self._check_no_other_client()
             log.warning("the server was left synchronous by another client; the bridge will leave it asynchronous")
             original |= {"synchronous_mode": False, "fixed_delta_seconds": None}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rtcontrol_client.wire.messages import CallFields, FunctionCall
 
 MOST_CALLS = 7  # maximum number of calls for one observation
-KEPT = 1024  # maximum number of ticks and of observations that are stored
+KEPT = 1024  # number of stored ticks and of stored observations; older ones are dropped
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
-_open_clients: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # clients to close at the interpreter's exit
+_open_clients: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # these are closed at the interpreter's exit
 
 
 class ClientBase:

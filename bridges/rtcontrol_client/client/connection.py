@@ -9,9 +9,9 @@ from rtcontrol_client.wire.messages import Ping
 
 S = 1_000_000_000
 NO_ANSWER = "nobody answers"
-HELLO_AGAIN_NS = S  # interval at which hello is repeated
+HELLO_AGAIN_NS = S  # a hello without response is repeated at this interval
 BETWEEN_HELLOS_NS = S // 5  # minimum interval between two hellos, which the server also enforces
-LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusal
+LATER_S = (1.0, 4.0)  # seconds: shortest and longest pause after a temporary refusal
 CONNECT_NS = 2 * S  # timeout of a connection attempt
 DEAD_HEARTBEATS = 3  # the server counts as dead after this many heartbeat intervals of silence
 BEAT_MS = (50.0, 10_000.0)  # allowed range of the heartbeat interval that a server announces

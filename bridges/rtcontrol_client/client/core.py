@@ -70,7 +70,7 @@ class Core:
     def __init__(self, options: Options, now_ns: int) -> None:
         self.options = options
         self.connection = ServerConnection(options.backoff_s, now_ns)
-        self.send_queue: deque[Message] = deque()  # messages to send, in order
+        self.send_queue: deque[Message] = deque()  # messages to send, in this order
         # `options.calls` validates the options, so that errors are raised before the client connects.
         self.active = ActiveStanding(0, options.calls, options.ttl_ms)
         self.handler_queue = CallQueue(options.on_call is not None, options.on_safe is not None)
@@ -107,7 +107,7 @@ class Core:
         hint = "Correct that, or give another server's address (with keys if that server uses --keys)."
         return ClientError(f"No welcome from {address} in {seconds:g} s: {self.trouble}.", hint)
 
-    # Actions of the user.
+    # The methods below are the user's actions.
 
     def observe(self, observation: Observe) -> Observe:
         """Queue an observation and return it with its number. With server pacing, replace an unsent observation."""
@@ -176,7 +176,7 @@ class Core:
         """
         tick, call = standing.tick, standing.call
         if tick is None:
-            return  # the call did not come from the server
+            return  # this call did not come from the server
         fields: dict[str, Any] = {"tick": tick, "outcome": outcome, **words}
         report = Executed(session=self.session.token, epoch=self.epoch, t_ns=now_ns, **fields)
         if not self.handler_queue.mark_acknowledged(tick, call):
@@ -207,7 +207,7 @@ class Core:
             self._enqueue_call(self.active.end("session_ended"), now_ns)
             self.version += 1
 
-    # The connection, and messages that are due.
+    # The methods below handle the connection, and messages that are due.
 
     def on_connected(self, now_ns: int) -> None:
         """Handle a new connection: schedule a hello message for now."""
@@ -295,7 +295,7 @@ class Core:
         """Return when to capture the next observation; None if the server's ticks are not known."""
         return self.ticks.next_observation_ns(self.period_ns, now_ns) if self.connection.is_open else None
 
-    # Messages from the server.
+    # The methods below handle messages from the server.
 
     def receive(self, message: Message, now_ns: int) -> None:
         self.connection.heartbeat.received_ns = now_ns
@@ -349,7 +349,7 @@ class Core:
 
     def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
         if self.connection.is_open or self._is_outdated(welcome):
-            self.tally.ignored["welcome"] += 1  # the response to a repeated or earlier hello
+            self.tally.ignored["welcome"] += 1  # it responds to a repeated or earlier hello
             return
         if not is_supported(welcome.protocol):
             text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."

@@ -20,7 +20,7 @@ from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, ObservationPart, ObserveMany
 
-EXPIRE_NS = S // 50  # how often to check for expired calls of members
+EXPIRE_NS = S // 50  # interval at which members are checked for expired calls
 STAMPS, REFUSALS = 64, 256
 
 
@@ -55,12 +55,12 @@ class CrowdCore(Core):
         self.members: dict[str, MemberState] = {}
         self.changed_members: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
-        self._epochs = itertools.count()  # each member that joins gets a higher epoch than all before
-        self._unsent: dict[str, ObservationPart] = {}  # the newest unsent observation of each member
+        self._epochs = itertools.count()  # each member that joins gets a higher epoch than all members before
+        self._unsent: dict[str, ObservationPart] = {}  # by member: its newest unsent observation
         self._left_members: deque[str] = deque(maxlen=messages.MEMBERS)
         self._expiry_check_ns = 0
 
-    # Actions of the user.
+    # The methods below are the user's actions.
 
     def join(self, fields: dict[str, Any]) -> None:
         """Add a member with the fields of `Member`. Raises ClientError if its name is already used."""
@@ -118,7 +118,7 @@ class CrowdCore(Core):
         for part in messages.split_into_batches([self.members[name].terms for name in names]):
             self.send(Join(session=self.session.token, members=part))
 
-    # The connection, and messages that are due.
+    # The methods below handle the connection, and messages that are due.
 
     def _session_messages(self, now_ns: int) -> list[Message]:
         if self._unsent and self.connection.can_send(now_ns):
@@ -154,11 +154,11 @@ class CrowdCore(Core):
     def _close_session(self, now_ns: int) -> None:
         was_open = self.connection.is_open
         super()._close_session(now_ns)
-        self._unsent.clear()  # too old after a reconnect
+        self._unsent.clear()  # they would be too old after a reconnect
         if was_open:
             self._mark_changed([name for name, member in self.members.items() if member.active.disconnect()])
 
-    # Messages from the server.
+    # The methods below handle messages from the server.
 
     def receive(self, message: Message, now_ns: int) -> None:
         if isinstance(message, messages.CallMany):

@@ -62,7 +62,7 @@ class Link:
         try:
             while not self._closing:
                 self._run_once()
-        except Exception as error:  # after a bug in the client, log it and make the safe call active
+        except Exception as error:  # a bug: log it, and make the safe call active
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report this bug.")
         with self.lock:

@@ -58,7 +58,7 @@ class PhaseLock:
 
     def __init__(self) -> None:
         self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (time of the measurement, latency)
-        self._start_times: dict[int, int] = {}  # the due time of each observation, by seq
+        self._start_times: dict[int, int] = {}  # by seq: the observation's due time
         self._due_ns: int | None = None
         self._target_tick_ns: int | None = None  # the tick for the observation that is due at `_due_ns`, server's clock
         self._used_tick_ns: int | None = None  # the tick for which the last observation was captured
@@ -127,7 +127,7 @@ class ServerTicks:
 
     def __init__(self) -> None:
         self.offset, self.phase = OffsetFilter(), PhaseLock()
-        self.release_ns: int | None = None  # the release (scheduled start) of any tick, by the server's clock
+        self.release_ns: int | None = None  # scheduled start of any tick, by the server's clock
 
     def is_known(self, now_ns: int) -> bool:
         """Return whether the times of the ticks can be computed."""

@@ -21,7 +21,7 @@ from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
 NATIVE = ("", "@", "=", "<") if sys.byteorder == "little" else ("<",)
-ENVELOPE_BYTES = 256  # bytes that the session's token and numbers may add to a message
+ENVELOPE_BYTES = 256  # the session's token and numbers add at most so many bytes to a message
 KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 Data = Mapping[str, Any] | None
 
@@ -37,7 +37,7 @@ def to_plain(value: Any, name: str) -> Any:
 
 
 def _convert_value(value: Any, path: str, depth: int) -> Any:
-    if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
+    if depth > LIMITS.max_depth + 1:  # stop here, because the value may contain itself
         path = path[:200]
         raise size_error(f"{path}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, (None, path))
     if isinstance(value, BaseModel):

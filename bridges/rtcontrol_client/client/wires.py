@@ -14,14 +14,14 @@ from rtcontrol_client.wire.curve import KeyPair
 from rtcontrol_client.wire.endpoint import Endpoint
 
 HIGH_WATER = 64
-PICTURE_BUFFER = 1 << 18  # size of the send buffer for pictures in bytes; with a larger one, pictures would arrive late
+PICTURE_BUFFER = 1 << 18  # bytes of the send buffer for pictures; in a larger buffer, pictures would wait
 LINGER_MS = 200  # maximum time to send the last messages when the client closes
 UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
 EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
-Keys = tuple[KeyPair, str]  # the client's pair, and the server's public key
+Keys = tuple[KeyPair, str]  # (the client's key pair, the server's public key)
 
 
 class ClientSockets:
@@ -54,7 +54,7 @@ class ClientSockets:
         self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
         socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
         socket.immediate = True
-        socket.reconnect_ivl = -1  # libzmq must not reconnect, since the core does
+        socket.reconnect_ivl = -1  # libzmq must not reconnect, because the core does
         self._use_socket(socket)
         socket.connect(address)
 

@@ -62,7 +62,7 @@ class Ros2Bridge:
         self._instruction_input = (
             None if mapper.instructions is None else bus.input(mapper.instructions, False, sensor=False)
         )
-        # Set by signal handlers in the main thread, so they need no lock.
+        # Signal handlers in the main thread set these two, so no lock is needed.
         self._over = False
         self._halt_process: Callable[[], None] | None = None
         self._sessions = BridgeSessions(config.connect, self._options, config.instruction, config.connect_timeout_s)

@@ -20,7 +20,7 @@ TopicName = Annotated[str, Field(pattern=r"^/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$", max_length=64)]
 Scalar = bool | int | float | str
 As = Literal["value", "yaw", "pitch", "roll", "norm", "sector"]
-# Factors from ROS's units (REP 103: metre, radian, second, ratio) to the units in observations.
+# Factors that convert ROS's units (REP 103: metre, radian, second, ratio) to units in observations.
 UNITS = {"deg": 57.29577951308232, "percent": 100.0}
 
 

@@ -266,7 +266,7 @@ def _vector_norm(vector: Any) -> float:
 
 def _normalized(q: Any) -> tuple[float, float, float, float]:
     length = math.hypot(q.x, q.y, q.z, q.w)
-    # Drivers send a quaternion of zeros before they know the orientation.
+    # Some drivers send a quaternion of zeros until they know the orientation.
     if not 0.5 < length < 2.0:
         raise Unmappable(f"the quaternion has the length {length:g}, not 1")
     return q.x / length, q.y / length, q.z / length, q.w / length

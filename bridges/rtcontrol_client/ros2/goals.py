@@ -16,12 +16,12 @@ from rtcontrol_client import clock
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.mapper import ActionLink, GoalOrder, Mapper, StateView, Topic
 
-ANSWER_S = 2.0  # how long to wait for an answer
-AGAIN_S = 0.5  # interval between two cancellations
+ANSWER_S = 2.0  # seconds to wait for an answer of the action server
+AGAIN_S = 0.5  # seconds between two requests to cancel
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
 ENDED = ("succeeded", "canceled", "aborted", "rejected")
 LIVE = ("sent", "accepted", "executing", "canceling")
-RESULTS = (4, 5, 6)  # status codes of goals that have ended
+RESULTS = (4, 5, 6)  # status codes of ended goals
 FEEDBACK = Qos(depth=10)
 STATUS = Qos(reliability="reliable", durability="transient_local")
 ALL_GOALS = bytes(16)  # in a cancellation, this id means all goals
@@ -163,7 +163,7 @@ class ActionClient:
         self._cancel_all_goals()
         if goal is None:
             return
-        results = results if goal.requested else []  # results of the previous goal
+        results = results if goal.requested else []  # else these belong to the previous goal
         for message in feedback:
             if bytes(message.goal_id.uuid) == goal.id:
                 goal.feedback = message.feedback

@@ -38,7 +38,7 @@ MOST_S = 5.0  # how long to publish after the bridge's end while there are no su
 END_S = 2.0
 MEET_S = 4.0  # after this time the guard counts as ready, even without a subscriber or server
 BYE, SAFE, READY = b"bye", b"-", b"+"
-# -P: files in the working folder must not replace modules.
+# With -P, files in the working folder cannot replace modules.
 PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 
 
@@ -111,7 +111,7 @@ class HeartbeatMonitor:
 
     def __init__(self) -> None:
         self.over = self._farewell = False
-        self._expires_s: float | None = None  # when the active call expires; None: never
+        self._expires_s: float | None = None  # when the active call expires (None: never)
         self._ended_s = 0.0
         self._met_s: float | None = None  # when the first subscriber of the safe call appeared
         self._partial_line = b""

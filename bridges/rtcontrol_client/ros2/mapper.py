@@ -129,10 +129,10 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._file_name = config, where
-        self._type_names: dict[str, str] = {}  # the type of each name in the file
-        self.topics: dict[str, Topic] = {}  # topics that calls publish to
+        self._type_names: dict[str, str] = {}  # by name in the file: its type
+        self.topics: dict[str, Topic] = {}  # topics to which calls are published
         self.actions: dict[str, ActionLink] = {}
-        self.services: dict[str, Any] = {}  # name -> class
+        self.services: dict[str, Any] = {}  # by name: the service's class
         self.sources = [self._compile_source(name, spec) for name, spec in config.observe.topics.items()]
         sent = {name: self._outputs_of(name, tool) for name, tool in config.tools.items()}
         # Cancellations are sent first, so that the robot is free for the new messages.

@@ -27,8 +27,8 @@ from rtcontrol_client.ros2.observer import DelayEstimator
 from rtcontrol_client.ros2.rivals import UNKNOWN, OtherPublishers
 
 NAME = "rtcontrol_bridge"
-PAUSE_S = 0.01  # pause after a message that rclpy cannot convert
-SELDOM_S = 10.0  # interval between two log lines about a topic that cannot be written
+PAUSE_S = 0.01  # seconds to pause after a message that rclpy cannot convert
+SELDOM_S = 10.0  # seconds between two log lines about a topic that cannot be written
 log = logging.getLogger("rtcontrol.ros2")
 
 

@@ -62,7 +62,7 @@ class Observer:
         """Poll all topics; return an observation, or None if a required topic is out of date (see `waiting`)."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
-        missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # keyed by whether the topic is required
+        missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # by whether the topic is required
         for state in self._states:
             state.poll()
             required = state.source.required

@@ -20,7 +20,7 @@ class OtherPublishers:
     def __init__(self, node: str) -> None:
         self._node = node
         self._locals = {node, f"{node}_guard"}
-        self._since: dict[str, float] = {}  # when a topic got a publisher that may be a rival
+        self._since: dict[str, float] = {}  # by topic: when a possible rival started to publish
 
     def command_problem(self, topic: str, publishers: Sequence[str], now: float) -> str | None:
         """Return a problem if other nodes publish a command, else None. `publishers` are full names of nodes."""

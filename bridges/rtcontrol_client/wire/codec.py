@@ -122,7 +122,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     except ValueError as error:
         hint = "Send one JSON object per WebSocket message."
         raise WireError(Code.MALFORMED, f"The message is not JSON ({_first_line(error)}).", hint) from None
-    # Remove the base64 texts before the check, since the limit on string lengths does not apply to them.
+    # Remove the base64 texts before the check, because the limit on string lengths does not apply to them.
     arrays, image = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
     entries = [*(arrays if isinstance(arrays, list) else []), image]
     encoded = {id(entry): entry.pop("base64", None) for entry in entries if isinstance(entry, dict)}
@@ -163,7 +163,7 @@ def _check_header(header: Any, limits: Limits) -> dict[str, Any]:
         if parts_field is None or not isinstance(header.get(parts_field), list):
             raise
         check_parts(header, parts_field, limits)
-    if header.get("type") not in tuple(MODELS):  # a tuple, since the type may not be hashable
+    if header.get("type") not in tuple(MODELS):  # a tuple, because the type may not be hashable
         problem = f"type is {str(header.get('type'))[:40]!r}, which is not a message of protocol {OUR_VERSION}."
         raise WireError(Code.INVALID, problem, f"Use one of {', '.join(MODELS)}.", field="type")
     return header

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rtcontrol_client.wire.errors import RemedyError
 
 ENDPOINT_FORMS = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
-HTTP_SCHEMES = ("http://", "https://")  # of URLs that return a server's address (docs/protocol.md, GET /connect)
+HTTP_SCHEMES = ("http://", "https://")  # these URLs return a server's address (docs/protocol.md, GET /connect)
 
 
 class EndpointError(RemedyError):
@@ -59,7 +59,7 @@ class Endpoint:
         try:
             families = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
         except (OSError, UnicodeError):
-            return False  # the host may be an interface; otherwise libzmq reports the error
+            return False  # it may be a network interface; otherwise libzmq reports the error
         return socket.AF_INET6 in families and socket.AF_INET not in families
 
 

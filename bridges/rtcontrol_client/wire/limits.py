@@ -78,7 +78,7 @@ def _check_scalar(value: Any, path: Path, limits: Limits) -> None:
             raise size_error(problem, "max_string_bytes", limits, path)
         if not value.isascii() and not _is_unicode(value):
             raise _refusal(Code.MALFORMED, path, "a lone surrogate", "Send valid Unicode.")
-    elif isinstance(value, int):  # also a boolean
+    elif isinstance(value, int):  # a bool is an int, too
         if not -(1 << 63) <= value < 1 << 64:
             raise _refusal(Code.INVALID, path, "an integer beyond 64 bits", "Send a smaller integer.")
     elif isinstance(value, float):

@@ -105,7 +105,7 @@ class CallFields(MessagePart):
     t_obs_ns: Nanoseconds | None = None  # the `t_ns` of that observation
     status: Literal["fresh", "held", "safe"]
     call: FunctionCall | None = None
-    calls: SafeCalls | None = None  # since 1.1, if `status` is safe: all safe calls; `call` is the first of them
+    calls: SafeCalls | None = None  # since 1.1: all safe calls, if `status` is safe; `call` is the first
     more: bool | None = None  # whether another call of this tick follows; only if the client set `calls_per_tick`
     ttl_ms: Milliseconds
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -279,7 +279,7 @@ class CallMany(MessageWithParts):
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
 
 
-# The messages of single sessions.
+# -- messages of sessions that are not crowds -------------------------------------------------------------------------
 
 
 class Array(MessagePart):
@@ -538,7 +538,7 @@ class Bye(MessagePart):
     type: Literal["bye"] = "bye"
     session: Token | None = None
     reason: Annotated[str, Field(max_length=1024)] = ""
-    reconnect: bool | None = None  # 1.1
+    reconnect: bool | None = None  # since 1.1
 
 
 Message = (

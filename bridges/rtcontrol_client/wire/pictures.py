@@ -7,7 +7,7 @@ from typing import Literal
 
 from rtcontrol_client.wire.errors import Code, WireError
 
-PICTURES = "pictures"  # the name of the capability
+PICTURES = "pictures"  # name of the capability
 PictureFormat = Literal["jpeg", "png"]
 MAX_PICTURE_BYTES = 768_000  # the base64 text of a picture of this size still fits into a message
 MAX_SIDE, MAX_PIXELS = 8192, 1 << 24
@@ -72,7 +72,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 1 if marker == 0xFF else 2
             continue
         if marker in FRAME_MARKERS:
-            size = (width, height) if size is None else (0, 0)  # a second frame is not valid
+            size = (width, height) if size is None else (0, 0)  # a second frame makes the picture invalid
         if marker == SCAN_MARKER:
             # The end marker cannot occur inside a scan. Cameras may append other bytes after the end.
             return size if data.rfind(END_MARKER, max(at, len(data) - MAX_TRAILING_BYTES)) >= 0 else None

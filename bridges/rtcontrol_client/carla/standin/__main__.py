@@ -68,7 +68,7 @@ class RpcMethods:
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
-        # The stand-in ignores `tick`, since the bridge never requests a tick after a batch.
+        # Ignore `tick`, because the bridge never requests a tick after a batch.
         return [self.destroy(*command[0]) for command in commands]
 
     def destroy(self, variant: int, fields: list[Any]) -> list[Any]:
@@ -110,7 +110,7 @@ def build_method_table(world: World, stream_port: int) -> wire.MethodTable:
 
 
 HOST = "127.0.0.1"
-PERIOD_S = 0.05  # the time between steps in asynchronous mode without a fixed step
+PERIOD_S = 0.05  # time between two steps in asynchronous mode without a fixed step
 
 
 class Server:

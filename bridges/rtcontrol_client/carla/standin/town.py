@@ -85,8 +85,8 @@ REACH_M = 24.0
 LIMIT_KMH = 60.0
 JUNCTION = 100
 
-# For each arm: its road, whether this road starts at the junction, and the arm's direction. A loop consists of two
-# roads, since CARLA's map confuses the two ends of a road if both are at the same junction.
+# By arm: (its road, whether this road starts at the junction, the arm's direction). A loop consists of two
+# roads, because CARLA's map confuses the two ends of a road if both are at the same junction.
 ARMS = {"E": (1, True, 0.0), "N": (2, False, math.pi / 2), "W": (3, True, math.pi), "S": (4, False, -math.pi / 2)}
 HALVES = {1: 2, 3: 4}
 TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
@@ -175,7 +175,7 @@ def lanes() -> dict[tuple[int, int], Curve]:
     return curves
 
 
-# CARLA's durations of the light phases.
+# Durations of the phases of CARLA's traffic lights in seconds.
 GREEN_S = 10.0
 YELLOW_S = 3.0
 CLEAR_S = 2.0
@@ -252,7 +252,7 @@ def light_state(arm: str, elapsed_s: float) -> int:
 
 
 TRAFFIC_LIGHT = "1000001"
-# The distance of a signal from its road's end; without it, rounding might place the signal beyond the end.
+# Signals are this far from their road's end, because rounding might place them beyond it.
 SIGNAL_BACK_M = 0.1
 FLAT = '<elevationProfile><elevation s="0.0" a="0.0" b="0.0" c="0.0" d="0.0"/></elevationProfile><lateralProfile/>'
 

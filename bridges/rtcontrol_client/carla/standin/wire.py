@@ -102,7 +102,7 @@ class RequestRefused(Exception):
     """Raised by an RPC method that refuses a request; CARLA's client then raises RuntimeError with this text."""
 
 
-# RPC methods by name. Each returns its result in the form of the protocol.
+# By name: an RPC method that returns its result in the form of the protocol.
 MethodTable = dict[str, Callable[..., Any]]
 
 

@@ -68,9 +68,9 @@ class Bicycle:
         self.heading += turn_rate * delta_s
 
 
-STRING = 4  # the type of an attribute
-CAR, LIGHT = b"\x0e", b"\x07"  # semantic tags
-MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the only blueprint; half length, width, height (m)
+STRING = 4  # CARLA's number for attributes of the type string
+CAR, LIGHT = b"\x0e", b"\x07"  # CARLA's semantic tags of cars and traffic lights
+MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the only blueprint; its half length, width, height (m)
 
 
 def actor_definitions() -> list[Any]:
@@ -142,12 +142,12 @@ class Vehicle(Actor):
         body, control = self.body, self.body.control
         x, y = body.velocity()
         place = (body.x, -body.y, 0.0, 0.0, wire.yaw(body.heading), 0.0)
-        moves = (x, -y, 0.0, *(0.0,) * 6)  # no turn rate, no acceleration
+        moves = (x, -y, 0.0, *(0.0,) * 6)  # turn rate and acceleration are 0
         pedals, light = (*astuple(control), False, False, int(body.speed > 0.1)), (wire.GREEN, False, 0, 0)
         return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, LIMIT_KMH, *light)
 
 
-# The longest step that follows the wall clock.
+# Maximum step in seconds that follows the wall clock.
 LONGEST_STEP_S = 0.1
 SUBSTEP_S = 0.01
 SPAWN_EVERY_M = 40.0
