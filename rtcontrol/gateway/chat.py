@@ -139,7 +139,7 @@ class ChatRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_ignored_parameters(cls, body: Any) -> Any:
-        """Drop parameters that cannot change the answer, and empty parameters. Pydantic refuses other unknown ones."""
+        """Drop empty parameters, and those that cannot change the answer. Pydantic refuses other unknown names."""
         if not isinstance(body, dict):
             return body
         return {

@@ -144,7 +144,7 @@ class RayPool(Pool):
             self._notify_waiters()
 
     def _replace_process(self, pid: int, loss: str) -> dict[str, Any] | None:
-        """Start a new process after a loss. Return what its `start` returns, or None if the pool is closed."""
+        """Start a new process after a loss. Return its `process_info`, or None if the pool is closed."""
         log.warning("the decoder's process (pid %d) %s; a new one is being started", pid, loss)
         with self.changed:
             self.mark_lost(time.monotonic_ns())

@@ -105,7 +105,7 @@ def wait_in_steps(job: Future[T]) -> Generator[None, None, T]:
 
 @dataclass(frozen=True)
 class EndpointSource:
-    """The source of an EndpointDecider. `api`: a key of APIS; `url`: the URL of its route; `model`: the name to send.
+    """The source of an EndpointDecider. `api`: a key of APIS; `url`: the URL of the API's route; `model`: its name.
 
     `allow_null`: the model may decide that no call is meant. `late`: wait for an answer even after the request's
     deadline."""

@@ -29,7 +29,7 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 class FilePoll:
-    """A wait for readable files by ppoll(). Its timeout is finer than poll()'s, and it has no limit on descriptors."""
+    """A poll of files by ppoll(), which has a finer timeout than poll(), and no limit on the number of files."""
 
     def __init__(self, files: Sequence[int]) -> None:
         # The bytes of C's struct pollfd for each file: (fd, events, revents).

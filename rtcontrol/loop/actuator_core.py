@@ -164,7 +164,8 @@ class SafeCalls:
         return self.round
 
     def start_round(self, now_ns: int, only_acted: bool = False) -> bool:
-        """Start a round of the wanted, not running (`only_acted`: and acted) calls. Return whether there are any."""
+        """Start a round of the wanted calls that are not running; with `only_acted`, of those that have acted. Return
+        False if there are no such calls."""
         calls = [s for s in self.calls if s.wanted and not s.running and (s.acted_ns is not None or not only_acted)]
         self.number += any(safe.acted_ns is None for safe in calls)
         self.round = AttemptRound(deque(calls), now_ns, None if self.round is None else self.round.error)
@@ -188,11 +189,11 @@ class SafeCalls:
             attempt = Attempt(safe, self.demand, self._why, number, safe.acted_ns, round_.error, threaded)
             if safe.call is not None:
                 return attempt
-            self.attempt_ended(attempt, AttemptResult(), now_ns)  # nothing to execute: the list of safe calls is empty
+            self.record_attempt(attempt, AttemptResult(), now_ns)  # nothing to execute: the list of safe calls is empty
         self._end_round(now_ns)
         return None
 
-    def attempt_ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
+    def record_attempt(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
         """Handle the result of an attempt. After a newer demand, the call is attempted again."""
         safe, error = attempt.safe, result.error or attempt.error
         current, acted = attempt.demand == self.demand, result.effect == "acted"
@@ -423,7 +424,7 @@ class ActuatorCore:
 
     def record_attempt_result(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
         """Handle the result of an attempt to execute a safe call."""
-        self.safe.attempt_ended(attempt, result, now_ns)
+        self.safe.record_attempt(attempt, result, now_ns)
         self.change_count += 1
         self._record_end(now_ns)
 

@@ -52,7 +52,7 @@ class InterpretedSentence:
         reason = REASONS.get(self.why or "", f"the interpreter failed ({self.why})")
         return f"{reason} ({self.detail})" if self.detail else reason
 
-    def event(self, t_s: float) -> dict[str, Any]:
+    def record_line(self, t_s: float) -> dict[str, Any]:
         """Return the record's line for this result."""
         line = {"said": self.sentence, "understood": self.text, "by": self.by, "took_ms": round(self.took_ms, 3)}
         if self.why is not None:
@@ -170,7 +170,7 @@ class InterpreterThread:
         if understood is None:  # the run ended meanwhile
             return sentence
         if understood.text is None:
-            self._emit(understood.event(0.0))
+            self._emit(understood.record_line(0.0))
             message = f'The instruction "{echo(sentence)}" is not understood: {understood.reason}.'
             raise UserError(message, f"Use other words, such as: {self.interpreter.examples()}.")
         self._report_result(understood)
@@ -203,7 +203,7 @@ class InterpreterThread:
                 self._instruct(understood.text)
 
     def _report_result(self, result: InterpretedSentence) -> None:
-        self._emit(result.event(self._now_s()))
+        self._emit(result.record_line(self._now_s()))
         if result.text is None and result.why != "overtaken":
             text = f'"{echo(result.sentence)}" is not understood: {result.reason}.'
             self._notify(f"{text} The previous instruction stays active. You can say: {self.interpreter.examples()}.")

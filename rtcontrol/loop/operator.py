@@ -194,7 +194,7 @@ class OperatorGate:
         """Refuse the call that waits for approval if its time limit has passed."""
         if (approval := self.pending_approval) is not None and now_ns > approval.expires_ns:
             if not approval.denied:
-                self._out.append(ev.Notify(f"{approval.call.text()} is refused: no yes or no came in time"))
+                self._out.append(ev.Notify(f"{approval.call.text()} is refused: it was not confirmed in time"))
             self.drop_approval(now_ns)
 
     def drop_approval(self, now_ns: int) -> None:

@@ -27,10 +27,10 @@ NOT_HALTED = (
 
 
 class OperatorControl:
-    """The control of operators over a run. Any thread may call `execute_command`; the other methods are for the loop.
+    """The object by which operators control a run. Any thread may call `execute_command`; the loop calls the others.
 
-    While the run is paused or stopped, ActuatorCore blocks all calls except the safe calls. After a resume, calls that
-    were requested before stay blocked. `stop` ends the run. `wake` ends the loop's wait for events."""
+    While the run is paused or stopped, ActuatorCore blocks all calls except the safe calls. Calls that were requested
+    before a resume stay blocked after it. `stop` ends the run. `wake` ends the loop's wait for events."""
 
     def __init__(
         self, actuator: Actuator, confirm_ns: int, stop: Callable[[str], None], wake: Callable[[], None]

@@ -38,14 +38,14 @@ class ReplicaRouter(ConsistentHashRouter):
         self._update_reports(candidate_replicas)
         order = sorted(candidate_replicas, key=self._load_of)
         if connects:
-            order = self._by_tools(headers.get("x-tools", "")[:128], order)
+            order = self._prefer_replica_of_tools(headers.get("x-tools", "")[:128], order)
             lost = headers.get("x-lost")
             order.sort(key=lambda replica: lost is not None and replica.routing_stats.get("address") == lost)
             self._assigned[order[0].replica_id] += 1
         # Give each rank one replica, because within a rank Serve would choose by the number of requests.
         return [[replica] for replica in order]
 
-    def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
+    def _prefer_replica_of_tools(self, tools: str, order: list[Any]) -> list[Any]:
         """Move the replica that the hash of the tools selects to the front of `order`, unless its load is too high."""
         limit = max(LIGHT, ABOVE_MEAN * sum(self._load_of(replica)[1] for replica in order) / len(order))
         by_id = {replica.replica_id: replica for replica in order}
@@ -55,7 +55,7 @@ class ReplicaRouter(ConsistentHashRouter):
         return order
 
     def _update_reports(self, replicas: Sequence[Any]) -> None:
-        """Store replicas' new statistics. They include all assigned sessions, so count new sessions from 0 again."""
+        """Store replicas' new statistics, and reset the counts of assigned sessions, which the statistics include."""
         for replica in replicas:
             if self._reports.get(replica.replica_id, (None,))[0] != replica.routing_stats:
                 self._reports[replica.replica_id] = dict(replica.routing_stats), time.monotonic()

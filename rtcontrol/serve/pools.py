@@ -64,7 +64,7 @@ class ServerPool:
             return models
 
     def _load_model(self, models: DecoderPool) -> None:
-        """Load the server's model and compile its default tools. Raises UserError if either is not possible."""
+        """Load the server's model and compile its default tools. Raises UserError if one of them fails."""
         options = self._options
         if options.model is None or not self._needed or self._stopped():
             return

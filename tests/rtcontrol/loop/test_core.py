@@ -471,7 +471,7 @@ def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: l
     rig.run(200)
     assert GRIP.text() not in [call for _, call in rig.acts]
     assert [line["people"] for line in rig.lines_with("people")] == people
-    assert any("no yes or no came in time" in note for note in rig.notes) == (not words)
+    assert any("it was not confirmed in time" in note for note in rig.notes) == (not words)
 
 
 def test_command_for_another_question_is_ignored() -> None:
