@@ -15,11 +15,11 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True)
 class Fallback:
-    """The calls that act when a decision misses its deadline: the last call for up to `hold_ms`, then the safe call.
+    """The calls that are active after a missed deadline: the last call for up to `hold_ms`, then the safe call.
 
-    If there are several actuators, `calls` has a safe call for each actuator: `Fallback(calls=[stop, open_gripper])`;
-    `safe_call` is then the first of `calls`. Omit both if the world enters a safe state by itself when a tick misses
-    its deadline, as a network client may.
+    For several actuators, `calls` has a safe call for each of them: `Fallback(calls=[stop, open_gripper])`; `safe_call`
+    is then the first of `calls`. Omit both if the world itself enters a safe state after a missed deadline, as a
+    network client may.
     """
 
     safe_call: Call | None = None
@@ -42,16 +42,16 @@ class Fallback:
 class Agent:
     """The tools, texts, safe calls and model that decide which tool to call for an observation.
 
-    `observe` turns a raw observation into the text that the model reads. `history` is the number of executed calls that
-    the prompt shows. If `allow_null` is True, the model may choose `<|null|>` instead of a tool, which keeps the active
-    call. If `null_is_doubt` is True, `<|null|>` means that the model does not understand the instruction; the decision
-    is then withheld like a call with low confidence. `instruction` is the default goal in natural language, `model` the
-    name of a bundled model or the path of a checkpoint. `confirm` names tools that need a person's approval. A run
-    shows `notices` at its start.
+    `observe` converts a raw observation to the text that the model reads. `history` is the number of executed calls in
+    the prompt. If `allow_null` is True, the model may choose `<|null|>` instead of a tool, so that the active call
+    continues. If `null_is_doubt` is True, `<|null|>` means that the model does not understand the instruction; the
+    decision is then withheld like a call with low confidence. `instruction` is the default instruction, `model` the
+    name of a bundled model or the path of a checkpoint. `confirm` names tools whose calls need a person's approval. A
+    run prints `notices` at its start.
 
     `goals` are the instructions that the agent can follow. `expert` returns the correct call for a raw observation and
-    a goal, or a plan: a list with a call for now and one call for each following tick. `rtcontrol fit` trains a model
-    with `goals` and `expert`, and `--model expert` runs the expert.
+    a goal, or a plan: a list of the calls for this tick and the following ticks. `rtcontrol fit` trains a model with
+    `goals` and `expert`, and `--model expert` runs the expert instead of a model.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Represent the goals of an agent as tools: a tool for each kind of goal, with the goal's values as parameters.
 
-A model that reads a free sentence calls one of these tools to name the goal; training data use the same tools.
+A model that interprets a person's sentence calls one of these tools to name the goal; training data use them, too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_NAME_LENGTH = 64  # maximum characters of a tool's name in chat APIs
 
 @dataclass(frozen=True)
 class GoalKind:
-    """A kind of goal, and the tool that represents this kind.
+    """A kind of goal, and the tool that represents it.
 
-    `parameters` has a JSON schema for each parameter; a call may omit those in `optional`. `values` returns the
-    arguments for a goal, and `make` returns the goal for valid arguments; if `make` is None, the goal is `goals[0]`.
-    Evaluations use the goals in `goals`; training samples goals of this kind with the relative probability `weight`.
+    `parameters` has a JSON schema for each parameter; a call may omit the parameters in `optional`. `values` converts a
+    goal to arguments, and `make` converts valid arguments to a goal (if `make` is None, to `goals[0]`). Evaluations use
+    the goals in `goals`; training samples goals of this kind with the relative probability `weight`.
     """
 
     kind: Any
@@ -49,9 +49,9 @@ class GoalKind:
 
 
 class GoalTools:
-    """The tools for the goals of the agent `name`, with methods that convert between goals and calls.
+    """The tools for the goals of the agent `name`, and methods that convert goals to calls and back.
 
-    `recognise` returns the goal that a sentence names (or None), and `examples` returns goals to show to people.
+    `recognise` returns the goal that a sentence names, or None. `examples` yields goals to show to people.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GoalTools:
         return Call(kind.name, dict(kind.values(goal)))
 
     def goal_of(self, call: Call) -> Any:
-        """Return the goal that a call represents; numbers may be text, and are rounded to the nearest step.
+        """Return the goal that a call represents. Numbers in texts are converted, and rounded to the nearest step.
 
         Raises InvalidCall if the tool's name is unknown or an argument is not valid.
         """
@@ -110,7 +110,7 @@ class GoalTools:
         return goal
 
     def examples(self, limit: int = 4) -> list[str]:
-        """Return up to `limit` canonical sentences to show to people; the first ones cover all kinds of goals."""
+        """Return up to `limit` canonical sentences to show to people, starting with one for each kind of goal."""
         first_of_kind: dict[Any, str] = {}
         others: dict[str, None] = {}
         for goal in self._examples():
@@ -123,7 +123,7 @@ class GoalTools:
 
 
 def unique_tool_name(words: str, used: Mapping[str, Any]) -> str:
-    """Return a tool name that consists of the words of a template and is not yet in `used`."""
+    """Return a tool name that consists of the words of a template and is not in `used`."""
     name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:MAX_NAME_LENGTH] or "goal"
     number = 1
     while name in used:
@@ -132,10 +132,10 @@ def unique_tool_name(words: str, used: Mapping[str, Any]) -> str:
     return name
 
 
-def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
-    """Return the JSON schema of a placeholder with these values: an enum of texts, or a range of numbers.
+def value_schema(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
+    """Return the JSON schema of a placeholder with these values: an enum for texts, or a range for numbers.
 
-    The step of a range of floats is the smallest decimal place in the values: 0.1 for 0.5 and 1.5.
+    The step of a range of floats is the last decimal place of the values, for example 0.1 for 0.5 and 1.5.
     """
     if any(isinstance(value, str) for value in values):
         return {"type": "string", "enum": list(dict.fromkeys(map(text, values)))}
@@ -153,7 +153,7 @@ def decimal_places(value: int | float) -> int:
 
 
 def _to_schema_type(schema: Schema, value: Any) -> Any:
-    """Convert a value to the type that the schema of its parameter requires; return other values unchanged."""
+    """Convert a value to the type that the schema requires; return a value that cannot be converted unchanged."""
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
         plain = _normalise(str(value))

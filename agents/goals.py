@@ -1,4 +1,4 @@
-"""Define the goals of a user's agent: canonical sentences with placeholders, and other phrasings of each sentence."""
+"""Define the goals of a user's agent by canonical sentences with placeholders, and other phrasings of each sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, unique_tool_name
+from rtcontrol.agents.goal_tools import GoalKind, GoalTools, unique_tool_name, value_schema
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
@@ -34,9 +34,9 @@ MAX_SENTENCES = 1_000  # maximum number of sentences that are checked for each p
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal: `kind` is its canonical template, such as `go to the {thing}`, and `values` fill the placeholders.
+    """A goal of an agent. `kind` is its canonical template, such as `go to the {thing}`.
 
-    `values` has a (name, value) pair for each placeholder, in order; `goal["thing"]` returns the value of `thing`.
+    `values` has a (name, value) pair for each placeholder of the template; `goal["thing"]` is the value of `thing`.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class Goals:
     """The goals of an agent.
 
     `goals` maps each canonical template to a list of other phrasings with the same meaning. `placeholders` lists the
-    texts or numbers for each `{name}` in a template. `words` lists alternative words for slots such as `{lead}`, which
-    only phrasings may contain, not canonical templates. `source` is the file name for error messages. Raises UserError
-    if a sentence can mean two goals, or if a placeholder has no values.
+    values (texts or numbers) of each `{name}` in a template. `words` lists alternative words for slots such as
+    `{lead}`, which may occur in phrasings but not in canonical templates. `source` is the file name in error messages.
+    Raises UserError if a sentence can mean two goals, or if a placeholder has no values.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Goals:
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
     def spread(self, count: int) -> list[Goal]:
-        """Return all goals, or a deterministic sample of `count` goals if there are more than `count`.
+        """Return all goals, or a fixed sample of at most `count` goals if there are more than `count`.
 
-        The sample takes the kinds of goals in turn, each with random values.
+        The sample contains all kinds of goals in turn, with random values.
         """
         if len(goals := list(itertools.islice(self, count + 1))) <= count:
             return goals
@@ -106,11 +106,11 @@ class Goals:
         return self._random_goal(rng, rng.choice(tuple(self.phrasings)))
 
     def sentence(self, rng: random.Random, goal: Goal) -> str:
-        """Return a random training sentence for a goal: the canonical one, or a phrasing that is not held out."""
+        """Return a random training sentence for a goal: canonical, or from a phrasing that is not held out."""
         return self._fill_phrasing(rng, rng.choice(self._split_phrasings[goal.kind][0]), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
-        """Return a sentence for each phrasing of a goal that is not used in training; empty if there are too few."""
+        """Return a sentence for each held-out phrasing of a goal (not used in training); may be empty."""
         rng = random.Random(goal.text())
         return tuple(self._fill_phrasing(rng, pattern, goal) for pattern in self._split_phrasings[goal.kind][1])
 
@@ -119,7 +119,7 @@ class Goals:
         kinds: dict[str, GoalKind] = {}
         for kind in self.phrasings:
             name = unique_tool_name(_PLACEHOLDER.sub(r" \1 ", kind), kinds)
-            schemas = {place: schema_of(self.placeholders[place], _value_text) for place in _placeholder_names(kind)}
+            schemas = {place: value_schema(self.placeholders[place], _value_text) for place in _placeholder_names(kind)}
             canonical = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
             kinds[name] = GoalKind(
                 kind, name, canonical, partial(self._goal_of_arguments, kind), partial(_arguments_of, schemas), schemas
@@ -147,7 +147,7 @@ class Goals:
         return " ".join([*texts, *(_value_text(value) for values in slots for value in values)])
 
     def training_sentences(self) -> list[str]:
-        """Return training sentences that together have all words and numbers of the training sentences."""
+        """Return a selection of training sentences that contains every word and number of all training sentences."""
         training = itertools.chain(*(trained for trained, _ in self._split_phrasings.values()))
         values = {**self.placeholders, **self._grammar.slots}
         sentences = []
@@ -158,11 +158,11 @@ class Goals:
         return sentences
 
     def unknown_words(self, sentence: str) -> tuple[str, ...]:
-        """Return the words of a sentence that no training sentence contains and that may change its meaning."""
+        """Return the words of a sentence that may change its meaning and occur in no training sentence."""
         return self._known_words.unknown(sentence)
 
     def describe(self, limit: int = 8) -> str:
-        """Return a text for people with at most `limit` canonical templates, and `limit` values per placeholder."""
+        """Return a text for people with at most `limit` canonical templates and `limit` values of each placeholder."""
         names = dict.fromkeys(name for kind in self.phrasings for name in _placeholder_names(kind))
         values = [f"{name}: {_describe_values(self.placeholders[name], limit)}" for name in names]
         kinds = _first_items([f'"{kind}"' for kind in self.phrasings], limit)
@@ -174,7 +174,7 @@ class Goals:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _placeholder_names(kind)))
 
     def _goal_of_arguments(self, kind: str, arguments: Mapping[str, Any]) -> Goal:
-        """Return the goal for the arguments of a goal tool; a listed value replaces an argument equal to it."""
+        """Return the goal for arguments of a goal tool. An argument becomes the equal listed value, if there is one."""
         values = []
         for name in _placeholder_names(kind):
             value, listed = arguments[name], self.placeholders[name]
@@ -197,9 +197,9 @@ class Goals:
 
     @cached_property
     def _split_phrasings(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Return, for each kind of goal, its training phrasings and its held-out phrasings.
+        """Return for each kind of goal a pair: its training phrasings, and its held-out phrasings.
 
-        A phrasing is not held out if a training phrasing can produce one of its sentences.
+        A phrasing with a sentence that a training phrasing can also produce is not held out.
         """
         split = {}
         for kind, others in self.phrasings.items():

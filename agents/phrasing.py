@@ -1,5 +1,5 @@
-"""Generate instructions for the bundled agents from templates with slots, such as `{lead} land on the {pad}`; each slot
-stands for any one of its alternative words."""
+"""Generate instructions for the bundled agents from templates with slots, such as `{lead} land on the {pad}`. A slot is
+replaced by one of its alternatives."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ MIN_TYPO_LETTERS = 4  # shorter words get no typing errors, because they would b
 
 
 def with_typing_noise(rng: random.Random, text: str, words: frozenset[str], typo_probability: float = 0.15) -> str:
-    """Return a sentence as people type it: perhaps with fillers, in another case, and with a typing error, which never
-    turns a word into one of `words`."""
+    """Return a sentence with random changes as people type it: fillers, another case, punctuation, and a typing error
+    whose result is not one of `words`."""
     if rng.random() < 0.2:
         text = f"{rng.choice(PREFIXES)} {text}"
     if rng.random() < 0.15:
@@ -89,7 +89,7 @@ _WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
 
 
 def sentence_tables(agent: str) -> dict[str, Any]:
-    """Return the tables of `agents/AGENT/sentences.toml` (slots and training templates), with tuples for lists."""
+    """Return the tables of `agents/AGENT/sentences.toml` (slots and training templates); lists become tuples."""
     return {name: _to_tuples(table) for name, table in _toml(f"rtcontrol.agents.{agent}", "sentences.toml").items()}
 
 
@@ -100,12 +100,12 @@ def _to_tuples(value: Any) -> Any:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words, signed numbers and punctuation marks of a sentence: the units of a model's vocabulary."""
+    """Split a sentence into words, signed numbers and punctuation marks, the units of a model's vocabulary."""
     return _WORD.findall(text)
 
 
 def as_typed(rng: random.Random, text: str) -> str:
-    """Return a lower-case sentence with random changes, as people type: `I`, a capital letter, a full stop or `!`."""
+    """Return a lower-case sentence with random changes: `I`, a capital letter at the start, a full stop or `!`."""
     if rng.random() < 0.5:
         text = re.sub(r"\bi\b", "I", text)
     if rng.random() < 0.2:
@@ -115,7 +115,7 @@ def as_typed(rng: random.Random, text: str) -> str:
 
 
 class Grammar:
-    """Fill the slots of templates; `slots` has the alternatives by name. Other slots, such as `{X}`, stay unchanged."""
+    """Fills the slots of templates. `slots` maps a name to its alternatives; unknown slots such as `{X}` are kept."""
 
     def __init__(self, slots: Mapping[str, tuple[str, ...]]) -> None:
         self.slots = slots
@@ -126,7 +126,7 @@ class Grammar:
         return " ".join(text.split())
 
     def expand(self, template: str) -> Iterator[str]:
-        """Yield every sentence of a template; a sentence may occur more than once."""
+        """Yield every sentence that a template can produce; a sentence may occur more than once."""
         slots = [slot for slot in _SLOT.findall(template) if slot in self.slots]
         for choice in itertools.product(*(self.slots[slot] for slot in slots)):
             values = iter(choice)
@@ -143,7 +143,7 @@ class Grammar:
 
 
 class SpokenGoal(Protocol):
-    """The interface of a goal: its `kind`, and `text()`, the canonical instruction."""
+    """The interface of a goal, which has a `kind`, and whose `text()` is the canonical instruction."""
 
     @property
     def kind(self) -> Any: ...
@@ -159,11 +159,11 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     """The instructions of a bundled agent: random ones for training, and a fixed list for evaluation.
 
     Training samples sentences from templates. A pattern is a sentence with marks such as `{V}` instead of numbers.
-    `spoken_patterns` are sentences that people wrote without knowing the templates. A tenth of the patterns is held
-    out (not used in training); `held_out_words` returns at most `per_kind` evaluation sentences of these for a kind.
+    `spoken_patterns` are patterns of people who did not know the templates. A tenth of the patterns is held out (not
+    used in training); `held_out_words` returns at most `per_kind` evaluation sentences of held-out patterns for a kind.
 
-    `agent` is the name of the folder with the tables; `seed` is a prefix for the random seeds of the evaluation list;
-    `canonical_share` is the share of canonical sentences in training.
+    `agent` is the name of the folder with the tables, `seed` the prefix of the random seeds of the evaluation list,
+    `canonical_share` the share of canonical sentences in training.
     """
 
     per_kind = 60
@@ -187,8 +187,8 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
     @abstractmethod
     def spoken_tables(self, goal: GoalT) -> tuple[Sequence[str], bool]:
-        """Return the names of the tables with people's sentences for `goal`, and whether to mirror the sentences, that
-        is, to replace words such as left by right."""
+        """Return the names of the tables with people's sentences for `goal`, and whether to mirror these sentences
+        (replace words such as left by right)."""
 
     @abstractmethod
     def _templates(self, kind: KindT) -> tuple[str, ...]:
@@ -205,8 +205,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return goal
 
     def spoken_patterns(self, goal: GoalT, held_out: bool | None = None) -> tuple[str, ...]:
-        """Return people's sentences for `goal`, with marks for numbers; `held_out` selects patterns as in
-        `load_patterns`."""
+        """Return people's patterns for `goal`; `held_out` selects patterns as in `load_patterns`."""
         tables, mirrored = self.spoken_tables(goal)
         return load_patterns(self.agent, *tables, mirrored=mirrored, held_out=held_out)
 
@@ -215,7 +214,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return self._kinds[kind].goals
 
     def named_goals(self) -> Iterator[GoalT]:
-        """Yield every goal whose sentences have no arbitrary number."""
+        """Yield every goal of the evaluation list whose sentences contain no arbitrary number."""
         for kind in self.kinds:
             yield from self.goals_of(kind)
 
@@ -226,7 +225,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return GoalTools(self.agent, kinds, self.recognise, lambda: (goal for kind in kinds for goal in kind.goals))
 
     def with_values(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
-        """Return the pattern with the goal's numbers instead of marks, in digits or in words as each mark requires."""
+        """Replace the marks of a pattern by the goal's numbers, in digits or in words as each mark requires."""
         return pattern
 
     def _words_of_values(self) -> Iterable[str]:
@@ -240,20 +239,20 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return goal.text() if rng.random() < self.canonical_share else as_typed(rng, self._sample_sentence(rng, goal))
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
-        """Yield every training pattern of a kind, in lower case without punctuation; some occur more than once."""
+        """Yield every training pattern of a kind, in lower case without punctuation; patterns may occur repeatedly."""
         for template in self.templates(kind):
             yield from self.grammar.expand(template)
 
     def training_sentences(self, kind: KindT) -> Iterable[str]:
-        """Return the training patterns of a kind, or the training sentences if a kind has few values."""
+        """Return the training patterns of a kind; a subclass may return sentences if the kind has few values."""
         return self.training_patterns(kind)
 
     def spoken_sentence(self, rng: random.Random, goal: GoalT) -> str:
-        """Return a random sentence that people wrote for `goal`, but never a held-out one."""
+        """Return a random sentence that people wrote for `goal`, from a pattern that is not held out."""
         return self.with_values(rng, rng.choice(self.spoken_patterns(goal, held_out=False)), goal)
 
     def spoken_instruction(self, rng: random.Random, goal: GoalT) -> str:
-        """Return a random sentence of people for `goal`, with typing noise; never one of the evaluation list."""
+        """Return a random sentence of people for `goal` with typing noise, but no sentence of the evaluation list."""
         while True:
             typed = with_typing_noise(rng, self.spoken_sentence(rng, goal), table_words(self.agent))
             if normalised(typed) not in self._held_out_sentences:
@@ -269,12 +268,12 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def goal_of(self, text: str) -> GoalT | None:
-        """Return the goal of an instruction: the one that people wrote it for, else the result of `recognise`. For
-        evaluation only, never for control."""
+        """Return the goal for which people wrote this instruction, else the result of `recognise`. For evaluation only,
+        never for control."""
         return self._goals_by_sentence.get(normalised(text)) or self.recognise(text)
 
     def _list_held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """Return at most `per_kind` held-out sentences with their goals, always the same ones."""
+        """Return a fixed list of at most `per_kind` held-out sentences with their goals."""
         rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
         listed: dict[str, GoalT] = {}
         for index in range(self.per_kind):
@@ -310,7 +309,7 @@ NUMBER_WORDS = " ".join((*ONES, *TENS, *_FRACTIONS.values(), "nought oh point mi
 @cache
 def load_patterns(agent: str, *tables: str, mirrored: bool = False, held_out: bool | None = None) -> tuple[str, ...]:
     """Return the patterns of an agent's tables in `spoken.toml`, in order. If `mirrored`, use the second word of each
-    pair (left, right). `held_out`: True for the held-out patterns only, False for the others only, None for all."""
+    pair such as (left, right). `held_out` selects held-out patterns (True), other patterns (False) or all (None)."""
     document = _toml(f"rtcontrol.agents.{agent}", "spoken.toml")
     words = {pair[0]: pair[mirrored] for pair in document["pairs"]}
     lines = [line for table in tables for line in document[table].splitlines() if held_out in (None, is_held_out(line))]
@@ -319,24 +318,24 @@ def load_patterns(agent: str, *tables: str, mirrored: bool = False, held_out: bo
 
 @cache
 def nonsense(held_out: bool | None = None) -> tuple[str, ...]:
-    """Return sentences without a goal of any bundled world; `held_out` selects lines as in `load_patterns`."""
+    """Return sentences that name no goal of a bundled world; `held_out` selects lines as in `load_patterns`."""
     tables = _toml("rtcontrol.agents", "nonsense.toml").values()
     return tuple(line for table in tables for line in table.splitlines() if held_out in (None, is_held_out(line)))
 
 
 def is_held_out(line: str) -> bool:
-    """Return whether a line of a table belongs to the tenth that is held out of training (by checksum)."""
+    """Return whether a line of a table is held out of training; its checksum decides, for a tenth of the lines."""
     return crc32(line.encode()) % HELD_OUT_EVERY == 0
 
 
 def normalised(text: str) -> str:
-    """Return a sentence in lower case with single spaces and without punctuation around words, for comparisons."""
+    """Normalise a sentence for comparison: lower case, single spaces, no punctuation around words."""
     return " ".join(re.findall(r"[\w{}.'-]+", text.lower())).rstrip(".")
 
 
 @cache
 def training_lines(agent: str) -> tuple[str, ...]:
-    """Return the lines of an agent's `spoken.toml` that are not held out, with each word of a pair, without numbers."""
+    """Return the lines of an agent's `spoken.toml` that are not held out, in both mirrored forms, without numbers."""
     tables = [name for name, text in _toml(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
     lines = itertools.chain(*(load_patterns(agent, *tables, mirrored=m, held_out=False) for m in (False, True)))
     return tuple(dict.fromkeys(_SLOT.sub(" ", line) for line in lines))
@@ -350,12 +349,12 @@ def table_words(agent: str) -> frozenset[str]:
 
 
 def fill_marks(pattern: str, marks: Mapping[str, str]) -> str:
-    """Return the pattern with the texts of `marks` in place of its marks. Raises KeyError for an unknown mark."""
+    """Replace the marks of a pattern, such as `{V}`, by the texts in `marks`. Raises KeyError for an unknown mark."""
     return _SLOT.sub(lambda mark: marks[mark[1]], pattern)
 
 
 def integer_in_words(rng: random.Random, value: int) -> str:
-    """Return an integer from 0 to 99 in words, with a space or a hyphen at random: fifty five, fifty-five."""
+    """Return an integer from 0 to 99 in words; a space or a hyphen is chosen at random: fifty five, fifty-five."""
     tens, ones = divmod(value, 10)
     if value < 20 or not ones:
         return ONES[value] if value < 20 else TENS[tens]
@@ -363,7 +362,7 @@ def integer_in_words(rng: random.Random, value: int) -> str:
 
 
 def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
-    """Return a number of hundredths in words, with a random wording: zero point seven, nought point seven, ..."""
+    """Return a number in hundredths (70 is 0.7) in words with a random wording, such as `zero point seven`."""
     if hundredths < 0:
         return f"{rng.choice(('minus', 'negative'))} {hundredths_in_words(rng, -hundredths)}"
     whole, rest = divmod(hundredths, 100)

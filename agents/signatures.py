@@ -1,4 +1,4 @@
-"""Check that a user's functions accept the arguments that rtcontrol passes; errors name the file and line."""
+"""Check that a user's functions accept the arguments that rtcontrol passes. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ NO_ARGUMENTS = "no arguments"
 
 
 def location_of(function: Callable[..., Any]) -> str:
-    """Return the file and line of a function, as `file.py:12`, or the function's repr if Python code is missing."""
+    """Return the file and line of a function, such as `file.py:12`, or its repr if it has no Python code."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def check_signatures(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
-    """Raise UserError if a function cannot be called with the given arguments, or if a plain call does not run it.
+    """Raise UserError if a function does not accept its arguments, or if calling it does not run its body.
 
-    `functions` maps a name to a function and the names of its positional arguments. A plain call does not run an
-    `async def` function or a generator. The error message has the function's line and signature.
+    `functions` maps a name to a function and the names of its positional arguments. The body of an `async def` function
+    or a generator does not run when it is called. The error message has the function's line and signature.
     """
-    errors = [e for name, (function, parameters) in functions.items() if (e := _check(name, function, parameters))]
+    errors = [e for name, (function, parameters) in functions.items() if (e := _check_call(name, function, parameters))]
     if errors:
         raise UserError(" ".join(problem for problem, _ in errors), " ".join(hint for _, hint in errors))
 
 
 def reason_without_effect(function: Callable[..., Any]) -> str | None:
-    """Return why a plain call does not run the function's body, or None if the call does run it."""
+    """Return the reason if calling the function does not run its body (async, generator), else None."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is async, but is never awaited"
     return "is a generator, but is never iterated over" if inspect.isgeneratorfunction(function) else None
@@ -39,8 +39,8 @@ def reason_without_effect(function: Callable[..., Any]) -> str | None:
 def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function and return its result.
 
-    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef, a generator, `map()` or
-    the like, or a list or tuple with one of these.
+    Raises UserError if the result is unfinished work (an awaitable, a future, a Ray ObjectRef, a generator, a `map`
+    object), or a list or tuple that contains unfinished work.
     """
     value = function(*args, **kwargs)
     if value is None:
@@ -59,7 +59,7 @@ def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def is_unfinished(value: Any) -> bool:
-    """Return whether a value is an awaitable, a generator, a future or a similar handle of work in progress."""
+    """Return whether a value is an awaitable, a generator, a future or another handle of unfinished work."""
     kind = type(value)
     return (
         inspect.isawaitable(value)
@@ -72,7 +72,7 @@ def is_unfinished(value: Any) -> bool:
     )
 
 
-def _check(name: str, function: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, str] | None:
+def _check_call(name: str, function: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, str] | None:
     """Return a problem and a hint if the function does not accept these arguments, else None."""
     body = function.__init__ if inspect.isclass(function) else function
     bound = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []

@@ -41,7 +41,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Range:
-    """An annotation for a number from `low` to `high` (both included) in steps of `step` (None: no steps)."""
+    """An annotation for a number from `low` to `high` (inclusive), in steps of `step` (None: any number)."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Group:
-    """An annotation for parameters that depend on each other and share one head (JSON schema key `x-group`)."""
+    """An annotation for parameters that are decoded together, by the same head (JSON schema key `x-group`)."""
 
     name: str
 
@@ -97,9 +97,9 @@ class InvalidCall(ValueError):
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: its schema and the function that executes it; `adapters` convert JSON values to the annotated types.
+    """A tool with its schema and the function that executes it. `adapters` convert JSON values to annotated types.
 
-    `remote` is True if another program sent the tool's definition, whose regular expressions are then not trusted.
+    `remote` is True if another program sent the tool's definition; its regular expressions are then not trusted.
     """
 
     schema: ToolSchema
@@ -113,7 +113,7 @@ class Tool:
 
     @property
     def has_no_function(self) -> bool:
-        """Return whether another program must execute the tool, because no function is bound to it in this process."""
+        """Return whether the tool has no function in this process, so that another program must execute it."""
         return self.remote and getattr(self.function, "__module__", None) == __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def tool(function: Callable[..., Any]) -> Tool:
             raise UserError(f"{where}: calls pass arguments by name, but this is positional-only.", "Remove the `/`.")
         if parameter.name not in hints:
             raise UserError(f"{where}: no type annotation.", "Write e.g. `level: Annotated[int, OneOf(0, 50, 100)]`.")
-        properties[parameter.name], adapters[parameter.name] = _schema_of(hints[parameter.name], where)
+        properties[parameter.name], adapters[parameter.name] = _annotation_schema(hints[parameter.name], where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is not None:
@@ -163,13 +163,13 @@ def tool(function: Callable[..., Any]) -> Tool:
 def remote_tool(definition: Mapping[str, Any], room: SchemaBudget | None = None) -> Tool:
     """Return a tool for an OpenAI-style definition. Another program executes it; calling it here raises RuntimeError.
 
-    Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
-    with tool, parameter and hint if the definition is not supported.
+    Arguments are not converted from JSON values. `room` is the remaining size limit for all tools together. Raises
+    UserError with tool, parameter and hint if the definition is not supported.
     """
-    return _tool_of_schema(ToolSchema.from_openai(definition, room))
+    return _remote_tool(ToolSchema.from_openai(definition, room))
 
 
-def _tool_of_schema(schema: ToolSchema) -> Tool:
+def _remote_tool(schema: ToolSchema) -> Tool:
     if len(schema.name) > MAX_NAME_LENGTH:
         problem = f"The name of the tool {schema.name[:32]}... has {len(schema.name)} characters."
         raise UserError(problem, f"Use a name of at most {MAX_NAME_LENGTH} characters.")
@@ -210,7 +210,7 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
             ) from None
 
 
-def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
+def _annotation_schema(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
     """Return the JSON schema of an annotation (pydantic's, plus those of OneOf, Range and so on) and its converter."""
     extra: dict[str, Any] = {}
     annotation = _without_none(annotation)
@@ -238,7 +238,7 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
 
 
 def _without_none(annotation: Any) -> Any:
-    # `int | None = None` is an optional int. `<|null|>` means a missing argument, so null is not a value.
+    # Treat `int | None = None` as an optional int: `<|null|>` means a missing argument, so None is not a value.
     if get_origin(annotation) in (typing.Union, types.UnionType):
         types_without_none = [a for a in get_args(annotation) if a is not type(None)]
         if len(types_without_none) == 1:
@@ -246,9 +246,9 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _tool_of(source: Any, room: SchemaBudget) -> Tool:
-    """Return the tool of a function, a pydantic model (named like its class; fields are parameters), or an OpenAI-style
-    definition."""
+def _to_tool(source: Any, room: SchemaBudget) -> Tool:
+    """Return a tool for a function, for a pydantic model (its class name and fields become name and parameters), or for
+    an OpenAI-style definition."""
     if isinstance(source, Tool):
         return source
     if isinstance(source, Mapping):
@@ -273,12 +273,12 @@ class Tools:
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
         if all(isinstance(t, Mapping) for t in tools) and tools:
-            entries = [_tool_of_schema(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
+            entries = [_remote_tool(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
             room = SchemaBudget()
-            entries = [_tool_of(t, room) for t in tools]
+            entries = [_to_tool(t, room) for t in tools]
         self.schemas = check_tools([t.schema for t in entries])
         self._tools = {t.name: t for t in entries}
 
@@ -290,7 +290,7 @@ class Tools:
         return [t.schema.exact() for t in self._tools.values()]
 
     def bind(self, **functions: Callable[..., Any]) -> Tools:
-        """Return copies of the tools that these functions execute; `functions` maps a tool's name to its function."""
+        """Return a copy with functions that execute the tools; `functions` maps names of tools to functions."""
         if unknown := sorted(set(functions) - set(self._tools)):
             raise UserError(f"The tool {unknown[0]!r} does not exist.", f"The tools are: {', '.join(self._tools)}.")
         return Tools([replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()])
@@ -325,7 +325,7 @@ class Tools:
 
     @staticmethod
     def _reason_invalid(p: Parameter, value: Any) -> str | None:
-        """Return why a value is not valid for a parameter, as the end of an error message; None if it is valid."""
+        """Return why a value is not valid for a parameter, as the end of a sentence; None if the value is valid."""
         if value is None and p.nullable:
             return None
         if isinstance(p.domain, ClosedDomain):
@@ -343,9 +343,9 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def hints(self) -> dict[str, list[str]]:
-        """Return the sentences of `hints_of` and `probe_hints` for each tool, by the tool's name."""
+        """Return the sentences of `cost_hints` and `probe_hints` for each tool, by the tool's name."""
         rare = probe_hints(self.schemas)
-        return {schema.name: [*hints_of(schema), *rare[schema.name]] for schema in self.schemas}
+        return {schema.name: [*cost_hints(schema), *rare[schema.name]] for schema in self.schemas}
 
     def warnings(self) -> list[str]:
         """Return the sentences of `hints` as one list; each starts with the tool's name."""
@@ -357,8 +357,8 @@ TOKEN_COST = "so each of its tokens costs a forward pass"
 USE_LISTED_VALUES = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED} values"
 
 
-def hints_of(tool: ToolSchema) -> list[str]:
-    """Return sentences about parameters that cost extra forward passes, each with a hint on what to change."""
+def cost_hints(tool: ToolSchema) -> list[str]:
+    """Return sentences about parameters that need extra forward passes, each with a hint."""
     sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:

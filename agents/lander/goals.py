@@ -59,9 +59,9 @@ def _number(value: float) -> str:
 def recognise(text: str) -> LanderGoal | None:
     """Return the goal that keywords in an instruction name, or None. For evaluation only, never for control.
 
-    A number with a word for hovering, or with `x` or `y`, means `hover`: the number after `x` is the position, the
-    other one is the height; two numbers without `x` and `y` are x and then y. Otherwise a word for `left` or `right`
-    means that side of the pad (but not both, and not "not on the right"), and a word for landing means `land`.
+    A number together with a word for hovering, or with `x` or `y`, means `hover`. The number after `x` is the position,
+    and the other number is the height; without `x` and `y`, the first of two numbers is the position. Otherwise, words
+    for only one of left and right mean this side of the pad (except after "not"), and words for landing mean `land`.
     """
     if (plain := with_plain_numbers(text.lower(), UNITS)) is None:
         return None
@@ -134,7 +134,7 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
     canonical_share = 0.15
 
     def sample_goal(self, rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
-        """Return a random goal. A hover has x from -0.5 to 0.5 (often 0) and y from 0.4 to 1.1, often whole tenths."""
+        """Return a random goal. For `hover`, x is from -0.5 to 0.5 (often 0) and y from 0.4 to 1.1."""
         kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
         if kind != "hover":
             return LanderGoal(kind)
@@ -183,7 +183,7 @@ def _random_coordinate(rng: random.Random, hundredths: range) -> int:
 
 
 def _spellings(hundredths: int) -> tuple[str, ...]:
-    """Return the decimal notations of a number of hundredths: 0.7 and 0.70; 1.0, 1 and 1.00."""
+    """Return the decimal notations of a number in hundredths: for 70, 0.7 and 0.70; for 100, 1.0, 1 and 1.00."""
     two = f"{hundredths / 100:.2f}" if hundredths else "0.00"
     if hundredths % 10:
         return (two,)

@@ -24,14 +24,14 @@ def engines(
 def observe(data: Mapping[str, Any]) -> str:
     """Return the observation text, such as `x -12 y 70 vx 3 vy -20 angle 4 spin -2 legs 0 0`.
 
-    The values are hundredths, rounded and clamped to [-200, 200]; `legs` is 1 for the left or right leg on the ground.
+    Values are in hundredths, rounded and clamped to [-200, 200]. `legs` has 1 for each leg on the ground (left, right).
     """
     text = " ".join(f"{name} {_hundredths(data[name])}" for name in STATE)
     return f"{text} legs {int(data['left_leg'])} {int(data['right_leg'])}"
 
 
 def parse_observation(text: str) -> dict[str, float]:
-    """Parse an observation text; return the state with the rounded and clamped values of the text."""
+    """Parse an observation text to the state, whose values are rounded and clamped as in the text."""
     words = text.split()
     state = {name: int(words[2 * i + 1]) / 100 for i, name in enumerate(STATE)}
     return {**state, "left_leg": float(words[-2]), "right_leg": float(words[-1])}

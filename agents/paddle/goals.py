@@ -71,8 +71,8 @@ class PaddleGoal:
 def recognise(text: str) -> PaddleGoal | None:
     """Return the goal that keywords in an instruction name, or None. For evaluation only, never for control.
 
-    Words for copying mean `mirror`. Otherwise a high or a low word (not both, not negated) means `up` or `down` if the
-    text has a word for the ball or a shot, else `top` or `bottom`. Otherwise `miss` or `return`, swapped by a negation.
+    Words for copying mean `mirror`. Otherwise, words for only one of high and low (not negated) mean `up` or `down` if
+    the text has a word for ball or shot, else `top` or `bottom`. Otherwise `miss` or `return`; negation swaps them.
     """
     plain = " ".join(_WORD.findall(text.lower()))
     if _MIRROR.search(plain):
@@ -127,7 +127,7 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         return tuple(self._with_direction(template, kind in MIRRORED) for template in templates)
 
     def _with_direction(self, template: str, mirrored: bool) -> str:
-        """Replace direction marks such as `<up>` by a slot or a word; if `mirrored`, by that of the other direction."""
+        """Replace direction marks such as `<up>` by a slot or a word; if `mirrored`, for the opposite direction."""
         swap = {a: b for pair in self.tables["pairs"] for a, b in (pair, pair[::-1])} if mirrored else {}
 
         def word(match: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def parse_observation(text: str) -> dict[str, float]:
-    """Parse an observation text; return the state with the rounded and clamped values of the text."""
+    """Parse an observation text to the state, whose values are rounded and clamped as in the text."""
     words = text.split()
     x, y, vx, vy, own, _, other = (int(word) for word in words[1::2])
     return {

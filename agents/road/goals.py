@@ -142,7 +142,7 @@ def recognise(text: str) -> RoadGoal | None:
 
 
 def _goal_with(kind: RoadKind, numbers: Sequence[float]) -> RoadGoal | None:
-    """Return the goal with the only one of these numbers, or None if there are several, or no such goal."""
+    """Return the goal with this number, or None if `numbers` has several numbers or the goal cannot have this value."""
     value = next((value for value in VALUES[kind] if {value} == {*numbers}), None)
     return None if value is None else RoadGoal(kind, value)
 
@@ -184,11 +184,11 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         self.value_words, self._sentences = cache(self._value_words), cache(self._all_sentences)
 
     def pattern_goals(self, pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
-        """Return the goals that a pattern can name: all of the kind, or the default gap if `follow` has no number."""
+        """Return the goals that a pattern can name: those of the kind, or for `follow` without a number the default."""
         return (FOLLOW_AT_DEFAULT_GAP,) if kind == "follow" and "{" not in pattern else self.goals_of(kind)
 
     def sentences_of(self, pattern: str, goal: RoadGoal) -> Iterator[str]:
-        """Yield every sentence of a pattern for a goal; a sentence may occur more than once."""
+        """Yield every sentence that a pattern can produce for a goal; a sentence may occur more than once."""
         yield from self.value_words(goal).expand(pattern)
 
     def training_sentences(self, kind: RoadKind) -> Mapping[str, RoadGoal]:
@@ -205,7 +205,7 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         return (goal.kind, *(("follow_usual",) if goal == FOLLOW_AT_DEFAULT_GAP else ())), mirrored
 
     def with_values(self, rng: random.Random, pattern: str, goal: RoadGoal) -> str:
-        """Return the pattern with the goal's value: a number in digits or words as the mark requires, or a lane."""
+        """Replace the marks of a pattern by the goal's value: words for a lane, or a number in digits or in words."""
         if goal.kind == "lane":
             return self.value_words(goal).fill(rng, pattern)
         value = goal.value

@@ -53,10 +53,10 @@ def observe(data: Mapping[str, Any]) -> str:
     """Return the observation text, such as `speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r
     150 0 150 0 light green junction 80 way onward`, in km/h and metres, rounded.
 
-    `lane` is our lane, counted from the left, and the number of lanes. `shift` is -1 or 1 during a change to the left
-    or right. `ahead` and `behind` are the gap to the nearest car and its speed relative to ours; `l` and `r` are
-    the same for the left and right lanes, first ahead, then behind. No car near: `150 0`. No such lane: `-1 0 -1 0`.
-    `junction` is the distance to the next junction (0 inside, 150: none near), `way` the direction chosen there.
+    `lane` has our lane, counted from the left, and the number of lanes. `shift` is -1 or 1 during a change to the left
+    or right. `ahead` and `behind` have the gap to the nearest car and its speed relative to ours (`150 0` if no car is
+    near). `l` and `r` have these four numbers for the lanes on the left and right (`-1 0 -1 0` if it does not exist).
+    `junction` is the distance to the next junction (0: inside, 150: none near), `way` the direction chosen there.
     """
     ego_kmh = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
@@ -71,7 +71,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def parse_observation(text: str) -> dict[str, Any]:
-    """Parse an observation text; return the data with the rounded and clamped values of the text."""
+    """Parse an observation text to the data, whose values are rounded and clamped as in the text."""
     words = text.split()
     ego_kmh = int(words[1])
     data: dict[str, Any] = {

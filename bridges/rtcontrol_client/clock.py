@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # macOS has only the latter
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # macOS has no CLOCK_BOOTTIME
 
 
 def now_ns() -> int:
@@ -21,12 +21,12 @@ def now_s() -> float:
 
 
 def from_monotonic(t_ns: int) -> int:
-    """Convert a time of `time.monotonic_ns()` to this clock; its age stays the same."""
+    """Convert a time of `time.monotonic_ns()` to this clock, so that its age is the same by both clocks."""
     age_ns = time.monotonic_ns() - t_ns
     return now_ns() - age_ns
 
 
 def to_monotonic(t_ns: int) -> int:
-    """Convert a time of this clock to `time.monotonic_ns()`; its age stays the same."""
+    """Convert a time of this clock to `time.monotonic_ns()`, so that its age is the same by both clocks."""
     age_ns = now_ns() - t_ns
     return time.monotonic_ns() - age_ns

@@ -1,4 +1,4 @@
-"""Print and log from any thread without waiting for the reader; if it is slow, lines are dropped and counted."""
+"""Print and log from any thread without blocking. If the reader is slow, lines are dropped and counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from unicodedata import category
 
-from rtcontrol_client.shutdown import GONE
+from rtcontrol_client.shutdown import CLOSED_ERRORS
 
 # Unicode categories of characters that are escaped: control and format characters, lone surrogates, line separators.
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -23,8 +23,8 @@ KEPT = "\t\u200c\u200d"
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Return `text` as one line; characters that move the cursor, set colours or change the text direction are
-    escaped (ESC as `\\x1b`). A text of more than `limit` characters is cut, with its length at the end."""
+    """Return `text` as a single line. Characters that move the cursor, set colours or change the text direction are
+    escaped (ESC as `\\x1b`). A text of more than `limit` characters is truncated and ends with its length."""
     if limit is not None and len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
     if text.isprintable():
@@ -32,13 +32,13 @@ def printable(text: str, limit: int | None = None) -> str:
     return "".join(c if c in KEPT or category(c) not in HIDDEN else c.encode("unicode_escape").decode() for c in text)
 
 
-def throughout(value: Any) -> Any:
-    """Return a copy of `value` in which `printable` has converted every text, also in nested lists and mappings."""
+def printable_values(value: Any) -> Any:
+    """Return a copy of `value` in which all texts, also in nested lists and mappings, are converted by `printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {throughout(key): throughout(inner) for key, inner in value.items()}
-    return [throughout(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {printable_values(key): printable_values(inner) for key, inner in value.items()}
+    return [printable_values(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 MAX_WAITING, MAX_LINE = 1024, 2000
@@ -47,9 +47,9 @@ CLOSE_S = 0.7
 
 
 class Outbox:
-    """A queue of lines that a thread writes to a file descriptor. `say` queues at most `MAX_WAITING` lines of at most
-    `MAX_LINE` characters; further lines are counted in `dropped`, and the next line written reports how many were lost.
-    `failed` is the error of a failed write (a full disk, for example), unless the reader was closed."""
+    """A queue of lines that a thread writes to a file descriptor. The queue has at most `MAX_WAITING` lines of at most
+    `MAX_LINE` characters; further lines are dropped and counted in `dropped`, and the next line reports their number.
+    `failed` is the error of a failed write, such as a full disk, unless the reader was closed."""
 
     def __init__(self, fd: int) -> None:
         self.dropped = 0
@@ -95,19 +95,19 @@ class Outbox:
                 text = self._waiting.popleft()
                 unreported_count, self._unreported_count = self._unreported_count, 0
             if unreported_count:
-                text = b"(%d lines were lost because nobody read them)\n%b" % (unreported_count, text)
+                text = b"(%d lines were dropped because the reader was too slow)\n%b" % (unreported_count, text)
             if not self._write_text(text):
                 return
 
     def _write_text(self, text: bytes) -> bool:
-        """Write the bytes; return whether all were written. Do not use Python's file object: at exit the interpreter
-        would wait for the object's lock, which a hanging write holds."""
+        """Write the bytes; return whether all were written. This uses `os.write`, since at exit the interpreter would
+        wait for the lock of a Python file object, which a hanging write holds."""
         while text:
             try:
                 text = text[os.write(self._fd, text) :]
             except OSError as error:
                 with self._changed:
-                    if error.errno not in GONE:
+                    if error.errno not in CLOSED_ERRORS:
                         self.failed = error
                     self._closed = True
                     self.dropped += len(self._waiting)
@@ -117,7 +117,7 @@ class Outbox:
 
 
 class LineFormatter(logging.Formatter):
-    """Format a log entry as one line, and a traceback as lines after a bar, so that no text can fake a log entry."""
+    """Formats a log entry as one line, and tracebacks with a prefix, so that no text can look like a log entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
@@ -129,7 +129,7 @@ class LineFormatter(logging.Formatter):
 
 
 class OutboxLog(logging.Handler):
-    """A log handler that, while entered, writes the log of this program and its libraries to an outbox."""
+    """A log handler, and context manager, that writes the log of this program and its libraries to an outbox."""
 
     def __init__(self, outbox: Outbox, form: str | None = None) -> None:
         super().__init__()
@@ -173,10 +173,10 @@ class _QueuedFile(io.RawIOBase):
 
 
 class StandardStreams:
-    """A context manager that sends stdout of this process to the outbox `out`, and stderr, warnings and the log to the
-    outbox `errors`. Streams that other code (a test, a library) has replaced stay unchanged.
+    """A context manager that redirects stdout of this process to the outbox `out`, and stderr, warnings and the log to
+    the outbox `errors`. Streams that other code (a test, a library) has replaced are not redirected.
 
-    With `escaped=False` printed text is not converted, for a program that draws on its terminal.
+    If `escaped` is False, printed text is not converted by `printable`, for a program that draws on its terminal.
     """
 
     def __init__(self, escaped: bool = True, log: str | None = None) -> None:

@@ -17,8 +17,8 @@ log = logging.getLogger("rtcontrol.bridge")
 
 
 class BridgeSessions:
-    """The sessions of a bridge. `number` counts the sessions that `keep` has noticed; if `over` is True, no further
-    session starts. Only one thread may call `keep` and `close`; any thread may call the other methods.
+    """The sessions of a bridge, one after the other. `number` is how many sessions `keep` has noticed; if `over` is
+    True, no further session starts. Only one thread may call `keep` and `close`, any thread the other methods.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class BridgeSessions:
 
     @property
     def live(self) -> bool:
-        """Whether the bridge has a session with the server now."""
+        """Return whether the bridge has a session with the server now."""
         return self.client is not None and self.client.connected
 
     @property
     def served(self) -> bool:
-        """Whether there has been a session, even a short one that `keep` has not noticed."""
+        """Return whether there has been any session, even a short one that `keep` has not noticed."""
         return self.number > 0 or self.counts(["sessions"])["sessions"] > 0
 
     def keep(self) -> bool:
-        """Connect if necessary; return whether a new session has started since the last call. Call this often.
+        """Connect if necessary; return whether a new session has started since the previous call. Call it often.
 
         Raises ClientError if the server refuses the client, or does not respond at the start.
         """
@@ -72,11 +72,11 @@ class BridgeSessions:
         return False
 
     def standing(self) -> Standing:
-        """Return the call that is active now."""
+        """Return the active call."""
         return NO_SESSION if self.client is None else self.client.call()
 
     def instruct(self, text: str) -> None:
-        """Set the goal, which survives reconnects. A goal that no server would accept is logged and ignored."""
+        """Set the instruction, also for later sessions. An instruction that no server accepts is logged and ignored."""
         try:
             with wrap_errors("instruct"):
                 Instruct(session="-" * 16, instruction=to_plain(text, "instruction"))
@@ -89,7 +89,7 @@ class BridgeSessions:
         log.info("instruction: %s", text)
 
     def counts(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the client's counters of these names."""
+        """Return the client's statistics with these names; 0 for those that do not exist."""
         statistics = {} if self.client is None else self.client.statistics
         return {name: statistics.get(name, 0) for name in names}
 

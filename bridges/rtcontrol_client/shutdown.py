@@ -1,4 +1,4 @@
-"""End or suspend a program on a signal, after the safe call is executed, even if the terminal is closed."""
+"""End or suspend a program on a signal after its safe call was executed, even if the terminal is closed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _existing_signals(*names: str) -> tuple[signal.Signals, ...]:
 
 # Users end a program with these signals. Each repetition counts. Handlers that user code sets are replaced.
 SIGNALS = _existing_signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-# By default these signals end a program as well. User code may use them for other purposes.
+# By default, these signals also end a program, but user code may use them for other purposes.
 OTHERS = _existing_signals(
     "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT",
     "SIGABRT", "SIGTRAP", "SIGSYS",
 )  # fmt: skip
 SUSPENDS = signal.SIGTSTP
-# By default a terminal stops a program in the background by these signals, without its safe call.
+# By default, these signals of the terminal stop a background program, without its safe call.
 TERMINAL = _existing_signals("SIGTTIN", "SIGTTOU")
 # These are handled even if the starting shell ignores them, as it does for a script's background jobs.
 ALWAYS = _existing_signals("SIGINT", "SIGTERM", "SIGQUIT")
@@ -40,14 +40,14 @@ SAFE_CALL = b"still ending: the safe call is being executed; a third signal leav
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
 # After a signal has interrupted the program, further signals do not interrupt it for this number of seconds.
-PEACE_S = 0.5
+INTERRUPT_INTERVAL_S = 0.5
 BACKGROUND_S = 0.5  # seconds between a background program's checks whether it may read its terminal
 RETAKE_S = 0.1  # seconds between two times that a waiting program restores its signal handlers
 Suspend = Callable[[Callable[[], None]], object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by a signal to end code that hangs. `status` is the exit status."""
+    """Raised by a signal handler to end code that hangs. `status` is the exit status of the process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class KernelHandlers:
-    """The signal handlers in the operating system, which C code may change without Python's `signal` module."""
+    """Reads and restores signal handlers in the operating system, since C code may change them without Python."""
 
     POINTER = ctypes.sizeof(ctypes.c_void_p)  # the handler is the first field of struct sigaction
     SIZE = 256  # bytes; struct sigaction is smaller on every system
@@ -66,7 +66,7 @@ class KernelHandlers:
         self._stored_handlers: dict[int, bytes] = {}
 
     def keep(self, number: int) -> None:
-        """Store the current handler of a signal, for `changed` and `restore`."""
+        """Store the current handler of a signal, for the methods `changed` and `restore`."""
         self._libc.sigaction(int(number), None, self._buffer)
         self._stored_handlers[number] = self._buffer.raw
 
@@ -91,24 +91,24 @@ class Shutdown:
     """A context manager for the main thread that handles signals: it calls `stop` with the name of the first signal.
 
     The second signal only prints a line on stderr. Each further signal raises Interrupted, with the exit status of the
-    first signal, but at most every PEACE_S seconds. Without `stop`, the first signal raises Interrupted. While
-    `shielded` is True, no signal raises an error. Only SIGNALS are counted in this way; the first of OTHERS calls
-    `stop`, and further ones do nothing.
+    first signal, but at most every INTERRUPT_INTERVAL_S seconds. Without `stop`, the first signal raises Interrupted.
+    While `shielded` is True, no signal raises an error. These rules are for SIGNALS; the first signal of OTHERS calls
+    `stop`, and further signals of OTHERS are ignored.
 
-    SIGTSTP calls `suspend` with a function that stops the process until it is continued. Call that function on the main
-    thread when the safe call is active. Without `suspend`, SIGTSTP stops the process at once. SIGTTIN and SIGTTOU are
-    ignored, so that a terminal does not stop a program in the background.
+    SIGTSTP calls `suspend` with a function that stops the process until SIGCONT. Call this function on the main thread
+    when the safe call is active. Without `suspend`, SIGTSTP stops the process immediately. SIGTTIN and SIGTTOU are
+    ignored, so that a terminal does not stop a background program.
 
     User code, or a library in C, may replace these handlers; `retake` restores them.
 
     The program should end when it leaves this context after a signal. If the interpreter then hangs, the second of two
     further signals ends it. SIGHUP, SIGTSTP and OTHERS stay ignored if they were ignored at the start (as by nohup). In
-    the context, a closed terminal does not make writes to stdout and stderr fail.
+    the context, writes to stdout and stderr do not fail if the terminal is closed.
     """
 
     def __init__(self, stop: Callable[[str], object] | None = None, suspend: Suspend | None = None) -> None:
         self.name, self.shielded = "", False
-        self._stop, self._suspend, self._count, self._peace_s = stop, suspend, 0, 0.0
+        self._stop, self._suspend, self._count, self._next_interrupt_s = stop, suspend, 0, 0.0
         self._progress_line = SAFE_CALL
         self._earlier_handlers: dict[int, Any] = {}
         self._terminal_handlers: dict[int, Any] = {}
@@ -117,7 +117,7 @@ class Shutdown:
         self._unblocked_signals: list[int] = []
 
     def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
-        """Replace the functions `stop` and `suspend`; call `stop` at once if a signal has already arrived."""
+        """Replace the functions `stop` and `suspend`; call `stop` immediately if a signal has already arrived."""
         self._stop, self._suspend = stop, suspend
         if self.name:
             stop(self.name)
@@ -127,16 +127,16 @@ class Shutdown:
         return bool(self.name)
 
     def forced(self) -> bool:
-        """Return whether a third signal has arrived, so that the program must leave at once."""
+        """Return whether a third signal has arrived, so that the program must end immediately."""
         return self._count > 2
 
     @property
     def status(self) -> int:
-        """The exit status after a signal; 0 if none has arrived."""
+        """Return the exit status after a signal; 0 if no signal has arrived."""
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        """Wait until a signal arrives, and restore the signal handlers meanwhile."""
+        """Wait until a signal arrives; meanwhile, restore replaced signal handlers."""
         while not self.called():
             self.retake()
             rest(self.called, time.monotonic() + RETAKE_S)
@@ -144,8 +144,8 @@ class Shutdown:
     def retake(self) -> list[str]:
         """Restore the signal handlers that other code has replaced in the operating system. Any thread may call this.
 
-        Returns the names of the signals restored for the first time. A handler that other code set for one of OTHERS
-        stays, since it does not end the program. Only the main thread can undo changes by Python's own `signal`.
+        Returns the names of the signals that were restored for the first time. Handlers that other code set for OTHERS
+        are kept, since they do not end the program. Only the main thread can undo changes by Python's `signal` module.
         """
         taken = []
         main = threading.current_thread() is threading.main_thread()
@@ -175,38 +175,38 @@ class Shutdown:
         self._count += 1
         self.name = self.name or signal.Signals(number).name
         if self._count == 2 or self.shielded:
-            write_now(2, WRITING if self.shielded else self._progress_line)
+            write_without_blocking(2, WRITING if self.shielded else self._progress_line)
         elif self._progress_line is DONE:
             os._exit(self.status)
         elif self._count > 2 or self._stop is None:
-            if (now := time.monotonic()) >= self._peace_s:
-                self._peace_s = now + PEACE_S
+            if (now := time.monotonic()) >= self._next_interrupt_s:
+                self._next_interrupt_s = now + INTERRUPT_INTERVAL_S
                 raise Interrupted(signal.Signals[self.name])
         else:
             self._stop(self.name)
 
     def _on_suspend(self, number: int, frame: object) -> None:
         if self.name:
-            return  # the program is about to end, and its safe call is active
+            return  # the program is ending already, with its safe call active
         if self._suspend is None:
             self._stop_process()
         else:
             self._suspend(self._stop_process)
 
     def _stop_process(self) -> None:
-        """Stop the process, as SIGTSTP does by default, until it is continued."""
+        """Stop the process until SIGCONT, as SIGTSTP does by default."""
         signal.signal(SUSPENDS, signal.SIG_DFL)
         os.kill(os.getpid(), SUSPENDS)
         signal.signal(SUSPENDS, self._on_suspend)
 
     def __enter__(self) -> Self:
-        outlive_terminal()
+        ignore_closed_terminal()
         for number in (*SIGNALS, *OTHERS, SUSPENDS):
             before = signal.getsignal(number)
             if before is signal.SIG_IGN and number not in ALWAYS:
                 continue
             if number in OTHERS and (before is not signal.SIG_DFL or self._kernel.handler(number) != DEFAULT):
-                continue  # other code uses this signal, as `faulthandler` does in C
+                continue  # other code uses this signal, such as `faulthandler`
             self._earlier_handlers[number] = signal.signal(number, self._handler(number))
             self._kernel.keep(number)
         self._unblocked_signals = [number for number in self._earlier_handlers if number not in OTHERS]
@@ -240,7 +240,7 @@ def _unblock_signals() -> None:
 
 
 def _restore_in_child() -> None:
-    """Restore the handlers in a forked process, such as a helper of a user's world, which a signal must end."""
+    """Restore the default handlers in a forked process, such as a helper of a user's world, so that signals end it."""
     for ending in reversed(_entered):
         ending._restore_handlers()
     _entered.clear()
@@ -251,8 +251,8 @@ def _restore_in_child() -> None:
 os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_in_child)
 
 
-def write_now(fd: int, line: bytes) -> bool:
-    """Write a line if the file is ready for it, without waiting; return whether the line was written."""
+def write_without_blocking(fd: int, line: bytes) -> bool:
+    """Write a line if this does not block; return whether the line was written."""
     with contextlib.suppress(OSError, ValueError):  # the terminal may be closed
         if select.select([], [fd], [], 0)[1]:
             return os.write(fd, line) > 0
@@ -260,23 +260,23 @@ def write_now(fd: int, line: bytes) -> bool:
 
 
 def _ignore_signals() -> None:
-    # The interpreter removes its signal handlers before the process ends, so ignore the signals from then on.
+    # Ignore signals at the end, because the interpreter removes its signal handlers before the process ends.
     for number in (*SIGNALS, *OTHERS):
         signal.signal(number, signal.SIG_IGN)
 
 
 def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
-    """Wait until `over()` or until `time.monotonic()` reaches `until_s`. For the main thread, which handles signals."""
-    # Use short sleeps and no lock: a signal that the kernel sends to another thread (for example, after SIGCONT) does
-    # not wake this thread, and the signal handler may need the lock.
+    """Sleep until `over()` is True or `time.monotonic()` reaches `until_s`. For the main thread, which handles signals.
+
+    Use short sleeps: a signal that the kernel sends to another thread (as after SIGCONT) does not wake this thread."""
     while not over() and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, 0.1))
 
 
-def typed_lines(descriptor: int = 0) -> Iterator[str]:
+def read_lines(descriptor: int = 0) -> Iterator[str]:
     """Yield the lines that people type on a terminal or that a pipe sends, without spaces at their ends. While this
     program is in the background of its terminal, wait until it is in the foreground."""
-    # Do not use `sys.stdin`: at exit Python would wait for its lock, which a blocked read holds.
+    # Do not use `sys.stdin`, since at exit Python would wait for its lock, which a blocked read holds.
     rest = b""
     while True:
         with contextlib.suppress(OSError):
@@ -304,12 +304,12 @@ def _has_terminal(descriptor: int) -> bool:
         return False
 
 
-GONE = (errno.EIO, errno.EPIPE)  # a write raises these after the terminal or the reader was closed
+CLOSED_ERRORS = (errno.EIO, errno.EPIPE)  # a write raises these after the terminal or the reader was closed
 
 
-class _LastingFile(io.FileIO):
-    """A file whose writes succeed even if the terminal or the reader is closed. `failed` is another error of a write,
-    such as a full disk."""
+class _UnfailingFile(io.FileIO):
+    """A file whose writes never raise an error, even if the terminal or the reader is closed. `failed` is the error of
+    a write for another reason, such as a full disk."""
 
     failed: OSError | None = None
 
@@ -317,7 +317,7 @@ class _LastingFile(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in CLOSED_ERRORS:
                 self.failed = error
             return memoryview(data).nbytes
 
@@ -326,12 +326,12 @@ def unwritten() -> OSError | None:
     """Return the error of a failed write to stdout; None if no write failed, or if the reader was closed."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return raw.failed if isinstance(raw, _LastingFile) else None
+    return raw.failed if isinstance(raw, _UnfailingFile) else None
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr: otherwise the next file or socket would get the
-    free file descriptor, and printed text would go there."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file or socket would get
+    the free file descriptor, and printed text would be written to it."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
@@ -341,18 +341,18 @@ def _open_missing_streams() -> None:
                 setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def outlive_terminal() -> None:
-    """Prevent errors of writes to stdout and stderr if the reader is closed, or if the encoding has no code for a
-    character, which becomes `?`. Text for a stream that was closed at the start is lost."""
+def ignore_closed_terminal() -> None:
+    """Prevent errors of writes to stdout and stderr if the reader is closed, or if a character cannot be encoded (it
+    becomes `?`). Text for a stream that was closed at the start is lost."""
     _open_missing_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
             continue  # other code has closed or replaced this stream
-        if isinstance(getattr(stream.buffer, "raw", None), _LastingFile):
+        if isinstance(getattr(stream.buffer, "raw", None), _UnfailingFile):
             continue
         stream.flush()
-        raw = io.BufferedWriter(_LastingFile(stream.fileno(), "w", closefd=False))
+        raw = io.BufferedWriter(_UnfailingFile(stream.fileno(), "w", closefd=False))
         lasting = io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=True)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)

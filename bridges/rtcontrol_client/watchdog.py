@@ -1,7 +1,7 @@
-"""End a process that does not respond, because code in C holds Python's lock and does not return. Linux.
+"""Kill a process that does not respond, because code in C holds Python's lock and does not return. Only for Linux.
 
-No thread of such a process can run, so a second process watches it. That process runs this file as a program, so the
-file imports only the standard library.
+No thread of such a process can run, so a second process watches it. The second process runs this file as a program, so
+this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DONE, BEAT, IDLE, UNSAFE = b"d", b".", b"i", b"u"
 
 
 class Watchdog:
-    """A context manager that watches this process while `is_running()`, such as not while a model is loaded.
+    """A context manager that watches this process while `is_running()` (which is False while a model loads, say).
 
-    If this process does not respond for `hang_s`, the watchdog's process kills it. The command `guard` (arguments; may
-    be empty) is run then, or if this process ends without leaving the context, or if `is_safe()` was false for
-    `hang_s`, such as while a safe call waits for a world that hangs. Raises OSError if the system has no room for the
-    process and its thread."""
+    If this process does not respond for `hang_s` seconds, the watchdog's process kills it. The command `guard` (a list
+    of arguments; may be empty) runs after this, if this process ends without leaving the context, and if `is_safe()` is
+    False for `hang_s` (a safe call waits for a world that hangs, say). Raises OSError if the process or its thread
+    cannot be started."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ def guard_arguments(command: str | None) -> list[str]:
 def watch(
     wait: Callable[[float], bytes | None], is_stopped: Callable[[], bool], act: Callable[[str], None], hang_s: float
 ) -> str:
-    """Return why the watch ended: `done`, `dead`, or `hung` after `hang_s` without a beat. Each time the run becomes
-    unsafe, call `act` with the reason.
+    """Watch a run by its heartbeats. Return how it ended: `done`, `dead`, or `hung` after `hang_s` without a heartbeat.
+    Each time the run becomes unsafe, call `act` with the reason.
 
-    `wait(seconds)` returns what the run wrote meanwhile (empty: it has ended; None: nothing). Waits are counted, not
-    seconds, since the whole machine may stop for a while. While the run is idle, or `is_stopped` by a signal, it need
-    not write."""
+    `wait(seconds)` returns the bytes that the run wrote meanwhile (empty: it has ended; None: nothing). The number of
+    waits is counted, not the time, since the whole machine may be suspended. A run that is idle, or stopped by a signal
+    (`is_stopped`), need not send heartbeats."""
     silent, last = 0, IDLE
     while silent * BEAT_S < hang_s:
         if (beats := wait(BEAT_S)) is not None:
@@ -118,7 +118,7 @@ def watch(
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal or a debugger; True if that is unknown, as without /proc."""
+    """Return whether a process is stopped by a signal or a debugger; True if this is unknown (without /proc)."""
     try:
         return (PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
@@ -137,7 +137,7 @@ def _main(hang_s: float, pid: int, run: int, guard: list[str]) -> None:
         return os.read(0, 4096) if ready.get(0, 0) & select.POLLIN else b"" if ready else None
 
     def act(why: str) -> None:
-        """Run the guard, and say so."""
+        """Run the guard command, and print the reason and its exit status on stderr."""
         lines = [why, "Its last call may be active until the machine's own time limit (docs/safety.md#the-guard)."]
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             if guard:

@@ -25,7 +25,7 @@ from rtcontrol.run.options import CARLA, REMOTE, RunOptions, timestamped_folder
 from rtcontrol.run.run import HOST, INCOMPLETE, UNSAFE
 from rtcontrol.telemetry.run_folder import RunFolder, package_version
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
+from rtcontrol_client.shutdown import Interrupted, Shutdown, ignore_closed_terminal, unwritten
 
 GOALS = 12  # `rtcontrol agents` shows at most this number of goals of an agent
 SYNONYMS = {
@@ -198,7 +198,7 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the console script `rtcontrol`. A UserError becomes a paragraph on stderr, and exit status 2."""
-    outlive_terminal()
+    ignore_closed_terminal()
     try:
         line, words = split_global_options(sys.argv[1:])
         code = app(words, obj=line, standalone_mode=False, prog_name="rtcontrol")

@@ -33,7 +33,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
-from rtcontrol_client.shutdown import typed_lines
+from rtcontrol_client.shutdown import read_lines
 
 # This module serves the page. It runs as a separate process, so that its threads cannot delay the control loop.
 PROGRAM = "rtcontrol.gateway.view"
@@ -297,7 +297,7 @@ def has_unread_lines(number: int) -> bool:
 
 
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
-    for text in typed_lines():
+    for text in read_lines():
         try:
             answer = _handle_input(loop, text, "keyboard")
         except UserError as error:

@@ -19,7 +19,7 @@ from rtcontrol.telemetry.causes import CAUSES, NAMES, advice, causes_stylesheet
 from rtcontrol.telemetry.recorded import Gate, RecordedRun
 from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, report_lines
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
-from rtcontrol_client.console import printable, throughout
+from rtcontrol_client.console import printable, printable_values
 
 PAGE = Path(__file__).parent / "page"
 # Percentiles of the latency curves in nines, n for 1 - 10^-n: from 0.3 (50 %) to 4.0 (99.99 %).
@@ -50,7 +50,7 @@ def render_page(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
     environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
     advices = {name: advice(name) for name in (*CAUSES, *NAMES)}
-    runs_data = [throughout(_run_data(run, chars)) for run in runs]
+    runs_data = [printable_values(_run_data(run, chars)) for run in runs]
     data = {"nines": NINES, "stages": STAGES, "advice": advices, "runs": runs_data}
     # Escape `<`, because no text of the record may end the script element.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

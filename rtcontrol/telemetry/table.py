@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, report_lines
-from rtcontrol_client.console import printable, throughout
+from rtcontrol_client.console import printable, printable_values
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the lines of the report, and the tables of instructions and times."""
-    shown = throughout(report)
+    shown = printable_values(report)
     for label, value, hint in report_lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
         console.print(text, soft_wrap=True)

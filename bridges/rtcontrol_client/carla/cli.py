@@ -17,7 +17,7 @@ from rtcontrol_client import ClientError
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.console import Outbox, OutboxLog, printable
-from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, typed_lines
+from rtcontrol_client.shutdown import Interrupted, Shutdown, ignore_closed_terminal, read_lines
 from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLES = """Let an rtcontrol server drive a car in the CARLA simulator.
@@ -69,7 +69,7 @@ def parse_arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Pa
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
     """Run the command; return its exit status. Print an error, or send it to a supervising `rtcontrol run`."""
-    outlive_terminal()
+    ignore_closed_terminal()
     values, clean = parse_arguments(sys.argv[1:] if given is None else given, prog)
     supervised = bool(values.get("once"))
     logging.getLogger().setLevel(logging.INFO)
@@ -143,7 +143,7 @@ def _run_drive(world: Any, ending: Shutdown) -> int:
 
 def _read_instructions(bridge: Any, supervised: bool) -> None:
     """Send each input line to the server as an instruction. If supervised, stop the bridge at the end of input."""
-    for text in typed_lines():
+    for text in read_lines():
         bridge.instruct(text)
     if supervised:
         bridge.stop()

@@ -13,7 +13,7 @@ from typing import Any
 from rtcontrol_client import Options
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, split_ros_arguments
-from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
+from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, ignore_closed_terminal
 from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLES = """Let an rtcontrol server drive a ROS 2 robot: topics become observations, and calls are published.
@@ -56,7 +56,7 @@ def parse_arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
     """Run the command and return its exit status; print errors on stderr."""
-    outlive_terminal()
+    ignore_closed_terminal()
     ours, ros = split_ros_arguments(sys.argv[1:] if given is None else given)
     options = parse_arguments(ours, prog)
     try:

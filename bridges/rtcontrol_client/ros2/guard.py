@@ -30,7 +30,7 @@ from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.goals import action_clients
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, outlive_terminal, write_now
+from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, ignore_closed_terminal, write_without_blocking
 
 GRACE_S = 0.02  # the guard waits this long after the expiry, so that a running bridge can publish the safe call itself
 HOLD_S = 1.0  # how long to publish after the bridge's end, or after the first subscriber if it appears later
@@ -160,7 +160,7 @@ class HeartbeatMonitor:
 
 def run_guard(given: Sequence[str], network: Callable[[], Any]) -> int:
     """Run the guard with these arguments until the bridge has ended; return the exit status."""
-    outlive_terminal()
+    ignore_closed_terminal()
     # Ignore the signals that a terminal sends to all its processes: the guard may end only with the pipe.
     for number in (*SIGNALS, SUSPENDS, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
@@ -169,7 +169,7 @@ def run_guard(given: Sequence[str], network: Callable[[], Any]) -> int:
         mapper = Mapper(RobotConfig.model_validate_json(Path(file).read_bytes()), "the bridge's file")
         watch_bridge(mapper, network(), partial(_report_ready, int(ready)))
     except Ros2BridgeError as error:
-        write_now(2, f"guard: {error.what} {error.remedy}\n".encode())
+        write_without_blocking(2, f"guard: {error.what} {error.remedy}\n".encode())
         return 2
     return 0
 
@@ -212,7 +212,7 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
         actuator.apply(lambda: safe)
         previous_reason, reason = reason, "was killed" if watch.over else "hangs"
         if reason != previous_reason:
-            write_now(2, f"guard: the bridge {reason}: the safe call is published\n".encode())
+            write_without_blocking(2, f"guard: the bridge {reason}: the safe call is published\n".encode())
     bus.flush(0.3)
 
 

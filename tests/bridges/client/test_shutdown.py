@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, TERMINAL, Interrupted, Shutdown, typed_lines
+from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, TERMINAL, Interrupted, Shutdown, read_lines
 
 ALL = (*SIGNALS, *OTHERS, SUSPENDS, *TERMINAL)
 LIBC = ctypes.CDLL(None)
@@ -123,7 +123,7 @@ def test_lines_are_read_whole_and_without_spaces() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, "\ufeffgo  to 1\n\n /pause \nlast \xff".encode("utf-8"))
     os.close(theirs)
-    assert list(typed_lines(ours)) == ["go  to 1", "/pause", "last \xff"]
+    assert list(read_lines(ours)) == ["go  to 1", "/pause", "last \xff"]
     os.close(ours)
 
 
