@@ -14,7 +14,7 @@ from typing import Any
 
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
-from rtcontrol.models.numbers import number_of, with_plain_numbers
+from rtcontrol.models.numbers import parse_number, with_plain_numbers
 
 Schema = Mapping[str, Any]
 MAX_NAME_LENGTH = 64  # maximum characters of a tool's name in chat APIs
@@ -161,7 +161,7 @@ def _to_schema_type(schema: Schema, value: Any) -> Any:
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, str):
-        value = value if (number := number_of(value)) is None else number
+        value = value if (number := parse_number(value)) is None else number
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
         return value
     if listed is not None:

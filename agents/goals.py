@@ -17,7 +17,7 @@ from rtcontrol.agents.goal_tools import GoalKind, GoalTools, unique_tool_name, v
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.numbers import number_of
+from rtcontrol.models.numbers import parse_number
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+\u2212]?[.,]?\d[\d.,]*"
@@ -242,7 +242,7 @@ class Goals:
         values = self.placeholders[name]
         if not _are_numbers(values):
             return next((value for value in values if _normalise(_value_text(value)) == text), None)
-        number = number_of(text)
+        number = parse_number(text)
         for value in values:
             if value == number or _value_text(value) == text:
                 return value

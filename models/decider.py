@@ -14,7 +14,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
-from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.grammar import GrammarCompiler
 from rtcontrol.models.decode.protocol import Budget, Runner
 from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, run_to_end
@@ -78,7 +78,7 @@ def build_core(
         problem = f"loop.hysteresis needs a checkpoint with heads, but {spec.model} is a chat model."
         raise UserError(problem, "Remove loop.hysteresis, or use a checkpoint with heads (docs/engines.md).")
     free = any(isinstance(p.domain, FreeDomain) for tool in tools for p in tool.parameters)
-    grammars = Grammars(tokenizer, vocabulary) if free else None
+    grammars = GrammarCompiler(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars)
     return ChatCore(chat, tokenizer, grammars, spec.value_tokens)
 
@@ -100,7 +100,7 @@ class STDecider:
         tools = tool_schemas(spec.tools)
         self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
         if self._metadata is not None:
-            tools = self._metadata.as_trained(tools)
+            tools = self._metadata.in_trained_order(tools)
             self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # cached: the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
         if len(prefix) >= slots:  # check before compiling, which would take minutes and gigabytes

@@ -126,7 +126,7 @@ class Decoding:
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
-        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # layout of a pass, for the report
+        self.layout = core.choose_budget(budget, lambda: runner.cost(self.handle))  # layout of a pass, for the report
         self._batch_handles: list[Any] = []  # handles for `decide_all`
         self._stop = threading.Event()
         self._drafts = Drafts()

@@ -73,7 +73,7 @@ class Quantity:
         return f"{self.number} {self.unit}".strip()
 
 
-def quantities(sentence: str) -> Iterator[Quantity]:
+def read_quantities(sentence: str) -> Iterator[Quantity]:
     """Yield the numbers of a sentence in order."""
     chunks = list(re.finditer(r"\n|\S+", _MARKS.sub("\n", sentence)))
     words = [chunk[0].lower() for chunk in chunks]
@@ -86,7 +86,7 @@ def quantities(sentence: str) -> Iterator[Quantity]:
         following = following[: following.index("\n")] if "\n" in following else following
         next_word, before = " ".join(following[:1]), words[index - 1] if index else ""
         if any(unicodedata.category(letter)[0] == "N" for letter in words[index]):
-            yield _in_digits(sentence, span, following, before)
+            yield _read_digits(sentence, span, following, before)
         elif (words[index] in _ORDINALS and next_word not in ("", "of")) or (
             words[index] in _NOT_FINITE and before in _BEFORE_VALUES
         ):
@@ -99,11 +99,11 @@ def quantities(sentence: str) -> Iterator[Quantity]:
         index += count
 
 
-def number_of(text: str) -> int | float | None:
+def parse_number(text: str) -> int | float | None:
     """Return the number in a text such as `0.7`, `,7` or `-.5`; None for any other text, and for an ambiguous number
     such as `1,000`."""
     plain = text.strip()
-    read = next(quantities(plain), None)
+    read = next(read_quantities(plain), None)
     if read is None or read.in_words or read.value is None or read.number != plain:
         return None
     return float(read.value) if read.decimals else int(read.value)
@@ -114,7 +114,7 @@ def with_plain_numbers(sentence: str, units: Iterable[str] | None = None, spoken
     with `spoken`. Return None if a number in digits is unclear, or has a unit that is not in `units` (None: any
     unit)."""
     parts, end = [], 0
-    for read in quantities(sentence):
+    for read in read_quantities(sentence):
         if read.in_words and (not spoken or read.value is None):
             continue
         if read.value is None or (read.unit and units is not None and read.unit not in units):
@@ -140,7 +140,7 @@ class TrainedNumbers:
         """Return the different numbers of a sentence that are unknown or have an unknown unit. A word of `words`
         directly after a number counts as an unknown unit."""
         strange = (
-            q.text for q in quantities(sentence) if not self._is_known(q) or (not q.unit and q.next_word in words)
+            q.text for q in read_quantities(sentence) if not self._is_known(q) or (not q.unit and q.next_word in words)
         )
         return tuple(itertools.islice(dict.fromkeys(strange), MAX_UNKNOWN))
 
@@ -160,7 +160,7 @@ class TrainedNumbers:
 
 def known_numbers(sentences: Iterable[str]) -> dict[str, list[str]]:
     """Return the numbers and units of sentences, in the format that TrainedNumbers reads."""
-    read = {replace(q, span=(0, 0), next_word="") for sentence in sentences for q in quantities(sentence)}
+    read = {replace(q, span=(0, 0), next_word="") for sentence in sentences for q in read_quantities(sentence)}
     listed = {"units": sorted({q.unit for q in read} - {""})}
     for kind in ("digits", "words"):
         same = [q for q in read if q.in_words == (kind == "words")]
@@ -179,7 +179,7 @@ def _listed_text(quantity: Quantity) -> str:
     return f"{quantity.value:f}" if quantity.in_words and quantity.value is not None else quantity.number
 
 
-def _in_digits(sentence: str, span: tuple[int, int], following: list[str], before: str) -> Quantity:
+def _read_digits(sentence: str, span: tuple[int, int], following: list[str], before: str) -> Quantity:
     """Return the quantity in the word of the sentence at `span`, which has digits and is preceded by `before`."""
     start, end = span
     written = sentence[start:end]
@@ -234,7 +234,7 @@ def _value_of(parts: list[str]) -> Decimal | None:
             value = value * _SHARES[word] if before in _VALUES else value + _SHARES[word]
         elif word in _SCALES and value < 1000:
             value = max(value, Decimal(1)) * _SCALES[word]
-        elif word in _VALUES and _follows(before, _VALUES[word], value):
+        elif word in _VALUES and _may_follow(before, _VALUES[word], value):
             value += _VALUES[word]
         elif word != "and":
             return None
@@ -247,7 +247,7 @@ def _value_of(parts: list[str]) -> Decimal | None:
     return -value if negative else value
 
 
-def _follows(before: str, ones: Decimal, value: Decimal) -> bool:
+def _may_follow(before: str, ones: Decimal, value: Decimal) -> bool:
     """Return whether a word for `ones` may follow the word `before`, when `value` is the value of the words so far."""
     if before in ("", *_SCALES):
         return True

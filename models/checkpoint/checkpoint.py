@@ -104,7 +104,7 @@ def resolve(model: str) -> Path:
     hint = f"Bundled: {', '.join(bundled_models()) or 'none'}. Or give the path of a checkpoint folder"
     hint = f"{hint} in Hugging Face format"
     if not path.exists() and hub.is_hub_id(model):
-        folder = hub.fetch(model, problem, f"{hint}.")
+        folder = hub.fetch_checkpoint(model, problem, f"{hint}.")
         check_folder(folder)
         return folder
     if path.exists():

@@ -20,7 +20,7 @@ def is_hub_id(model: str) -> bool:
     return HUB_ID.fullmatch(model) is not None
 
 
-def fetch(model: str, problem: str, hint: str) -> Path:
+def fetch_checkpoint(model: str, problem: str, hint: str) -> Path:
     """Return the local folder of the hub id `model`.
 
     If the cache has all files, the network is not used; otherwise the files are downloaded. Raises UserError if the
@@ -37,11 +37,11 @@ def fetch(model: str, problem: str, hint: str) -> Path:
     patterns: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": ignored}
     with contextlib.suppress(Exception):  # if the files are not cached, they are downloaded below
         folder = Path(snapshot_download(repository, local_files_only=True, **patterns)) / subfolder
-        if _complete(folder):
+        if _is_complete(folder):
             return folder
     try:
         folder = Path(snapshot_download(repository, **patterns)) / subfolder
-        if _complete(folder):
+        if _is_complete(folder):
             return folder
         names = [file.rfilename for file in HfApi().model_info(repository).siblings or ()]
     except Exception as error:
@@ -62,7 +62,7 @@ def fetch(model: str, problem: str, hint: str) -> Path:
     )
 
 
-def _complete(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Return whether a folder has all files of a checkpoint. After an interrupted download some are missing."""
     if not ((folder / "config.json").is_file() and (folder / "tokenizer.json").is_file()):
         return False

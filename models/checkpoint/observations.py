@@ -51,7 +51,7 @@ def is_field(token: str) -> bool:
     return "#" in token and len(token) > 1
 
 
-def with_number(text: str, name: str, number: str) -> str | None:
+def swap_number(text: str, name: str, number: str) -> str | None:
     """Return the text with the first number of the field `name` replaced by `number`; None if it is not found."""
     for token, match in read_tokens(text):
         if token == name and match.lastindex == 1:
@@ -59,7 +59,7 @@ def with_number(text: str, name: str, number: str) -> str | None:
     return None
 
 
-def form_of(number: str) -> str:
+def number_form(number: str) -> str:
     """Return how a number is written: `+` for a plus, `0` for leading zeros, then the count of decimals or `e`."""
     whole, _, fraction = number.partition(".")
     digits = whole.lstrip("+-")
@@ -67,7 +67,7 @@ def form_of(number: str) -> str:
     return marks + ("e" if "e" in number.lower() else str(len(fraction)))
 
 
-def scaled(number: str, decimals: int) -> int:
+def scaled_number(number: str, decimals: int) -> int:
     """Return a number as an integer in units of its last decimal: 25 for "0.25" or "0.250" with two `decimals`."""
     if len(number) < EXACT_LENGTH and "e" not in number and "E" not in number:
         return round(float(number) * 10**decimals)
@@ -76,8 +76,8 @@ def scaled(number: str, decimals: int) -> int:
 
 @dataclass(frozen=True)
 class KnownNumbers:
-    """The numbers of a field in training. `forms` has their forms of writing (see `form_of`), and `spans` their values,
-    as "0 to 2, 5, 9". The values of a span have the distance `step`. `decimals` is the maximum number of decimals."""
+    """The numbers of a field in training. `forms` has their forms of writing (see `number_form`); `spans` has their
+    values, as "0 to 2, 5, 9". Values of a span have the distance `step`. `decimals` is the maximum of decimals."""
 
     forms: Sequence[str]
     spans: str
@@ -86,19 +86,19 @@ class KnownNumbers:
 
     def is_known(self, number: str) -> bool:
         """Return whether a number has a form and a value that numbers in training have."""
-        if form_of(number) not in self.forms:
+        if number_form(number) not in self.forms:
             return False
         lows, highs, step = self._bounds
-        value = scaled(number, self.decimals)
+        value = scaled_number(number, self.decimals)
         i = bisect_right(lows, value) - 1
         return i >= 0 and value <= highs[i] and (value - lows[i]) % step == 0
 
     @cached_property
     def _bounds(self) -> tuple[list[int], list[int], int]:
         pairs = [span.partition(" to ") for span in self.spans.split(", ")]
-        lows = [scaled(low, self.decimals) for low, _, _ in pairs]
-        highs = [scaled(high or low, self.decimals) for low, _, high in pairs]
-        return lows, highs, max(1, scaled(self.step, self.decimals))
+        lows = [scaled_number(low, self.decimals) for low, _, _ in pairs]
+        highs = [scaled_number(high or low, self.decimals) for low, _, high in pairs]
+        return lows, highs, max(1, scaled_number(self.step, self.decimals))
 
     def gaps(self, limit: int) -> list[str]:
         """Return at most `limit` numbers from the gaps between the spans, evenly distributed."""
@@ -118,7 +118,7 @@ class KnownNumbers:
 
     def message(self) -> str:
         """Return the spans as text for messages."""
-        spans = [[_short(end) for end in span.split(" to ")] for span in self.spans.split(", ")]
+        spans = [[_shorten_number(end) for end in span.split(" to ")] for span in self.spans.split(", ")]
         steps = f" in steps of {self.step}" if self._bounds[2] > 1 else ""
         if len(spans) > MAX_SPANS:
             return f"{spans[0][0]} to {spans[-1][-1]}{steps} with gaps"
@@ -163,7 +163,7 @@ class KnownObservations:
         counts[LENGTH] = counts.total()
         wrong = [token for token, low, high in self._limits if not low <= counts[token] <= high]
         if END not in self._next.get(before, (END,)) and not unseen and wrong in ([], [LENGTH]):
-            unseen[f"the end after {_name(before)}"] = None
+            unseen[f"the end after {_token_name(before)}"] = None
         if wrong == [LENGTH] and not unseen:
             return (f"{counts[LENGTH]} words and numbers (in training {self.counts[LENGTH]})",)
         reasons = (_count_reason(token, counts) for token in wrong)
@@ -171,8 +171,9 @@ class KnownObservations:
 
     def _order_reason(self, before: str, token: str) -> str:
         if token not in self._words and not is_field(token) and token not in (BREAK, SPACES):
-            return f"the word {_name(token)}"
-        return f"{_name(token)} at the start" if before == START else f"{_name(token)} after {_name(before)}"
+            return f"the word {_token_name(token)}"
+        place = "at the start" if before == START else f"after {_token_name(before)}"
+        return f"{_token_name(token)} {place}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the observations as a JSON object."""
@@ -191,7 +192,7 @@ class KnownObservations:
         return known
 
 
-def _name(token: str) -> str:
+def _token_name(token: str) -> str:
     if token in (BREAK, SPACES):
         return "a line break or tab" if token == BREAK else "several spaces"
     if not is_field(token):
@@ -200,7 +201,7 @@ def _name(token: str) -> str:
     return f'the number after "{word[:MAX_NAME]}"' if word else "a number"
 
 
-def _short(number: str) -> str:
+def _shorten_number(number: str) -> str:
     return number if len(number) < EXACT_LENGTH else f"{float(number):.6g}"
 
 
@@ -210,8 +211,8 @@ def _count_reason(token: str, counts: Counter[str]) -> str | None:
     if token == LENGTH or (word and is_field(token) and not counts[word]):
         return None
     if (count := counts[token]) == 0:
-        return f"no {_name(token).removeprefix('the ').removeprefix('a ')}"
-    return f"{_name(token)} {count} time{'s' * (count > 1)}"
+        return f"no {_token_name(token).removeprefix('the ').removeprefix('a ')}"
+    return f"{_token_name(token)} {count} time{'s' * (count > 1)}"
 
 
 def span_texts(spans: Sequence[tuple[int, int]], decimals: int) -> str:

@@ -57,7 +57,6 @@ class PromptTemplate:
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
-
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template: Any = config.get("template")

@@ -83,7 +83,7 @@ MAX_NAME_LENGTH = 60  # characters; longer names of tools are cut in messages
 Definition = Mapping[str, Any]
 
 
-def comparable(tool: Definition) -> str:
+def comparable_json(tool: Definition) -> str:
     """Return a tool definition as JSON that does not depend on the order of keys or of `required`."""
     return json.dumps(_plain(tool), ensure_ascii=False, sort_keys=True)
 
@@ -216,7 +216,7 @@ class TrainingMetadata:
         """Return whether the model was trained on exactly these tools, in this order."""
         return self._matching_set(tools) is not None
 
-    def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
+    def in_trained_order(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
         """Return these tools with their keys in the order of training, so that the prompt has the same text."""
         return self._matching_set(tools) or tools
 
@@ -225,13 +225,13 @@ class TrainingMetadata:
         return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known_sets])
 
     def _matching_set(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
-        wanted = [comparable(tool.exact()) for tool in tools]
+        wanted = [comparable_json(tool.exact()) for tool in tools]
         return next((schemas for schemas, lines in self._known_sets if lines == wanted), None)
 
     @cached_property
     def _known_sets(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
         sets = [tuple(tool_schemas(definitions)) for definitions in self.tool_sets]
-        return [(schemas, [comparable(tool.exact()) for tool in schemas]) for schemas in sets]
+        return [(schemas, [comparable_json(tool.exact()) for tool in schemas]) for schemas in sets]
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:

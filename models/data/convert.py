@@ -38,7 +38,7 @@ def convert_rows(
     for sample in samples:
         if isinstance(sample, DroppedSample):
             tally.samples[sample.source] += 1
-            tally.drop(sample)
+            tally.count_dropped(sample)
             continue
         source, where = sample.source, sample.where
         try:
@@ -56,14 +56,14 @@ def convert_rows(
             if problems and purpose == "train":
                 raise problems[0]
         except UnusableSample as error:
-            tally.drop(DroppedSample(error.reason, where, error.detail, source))
+            tally.count_dropped(DroppedSample(error.reason, where, error.detail, source))
             continue
         if problems:
-            tally.note(DroppedSample(problems[0].reason, where, problems[0].detail, source))
+            tally.count_noted(DroppedSample(problems[0].reason, where, problems[0].detail, source))
         for row in candidates:
             key = hash((row.question, *(tool.canonical_json() for tool in row.tools), row.call and row.call.text()))
             if purpose == "train" and key in keys:
-                tally.drop(DroppedSample(DUPLICATE, where, "", source))
+                tally.count_dropped(DroppedSample(DUPLICATE, where, "", source))
                 continue
             keys.add(key)
             tally.rows[source] += 1
@@ -226,6 +226,6 @@ def balance_rows(rows: Sequence[Row], shares: Mapping[int, float], seed: int, ta
         # Round down. The tiny addend keeps products that are integers except for a rounding error.
         chosen |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
     for index in sorted({*range(len(rows))} - chosen):
-        tally.drop(DroppedSample(OVER_SHARE, rows[index].id, "", rows[index].source))
+        tally.count_dropped(DroppedSample(OVER_SHARE, rows[index].id, "", rows[index].source))
         tally.rows[rows[index].source] -= 1
     return [row for index, row in enumerate(rows) if index in chosen]

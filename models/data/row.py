@@ -180,7 +180,7 @@ def _parse_tools_json(text: str) -> Tools:
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file in order. Raises UserError for an invalid row, and for two rows with the same id."""
     lines: dict[str, int] = {}
-    for line, value in json_lines(path):
+    for line, value in read_json_lines(path):
         row = Row.from_dict(value, f"{path}:{line}")
         if row.id in lines:
             message = f"{path}:{line}: line {lines[row.id]} has the same id {row.id!r}."
@@ -189,12 +189,12 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield row
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (line number, value) of a file with one JSON value per line. Raises UserError with file and line."""
-    return ((line, json_value(raw, f"{path}:{line}")) for line, raw in raw_lines(path))
+    return ((line, parse_json_value(raw, f"{path}:{line}")) for line, raw in read_raw_lines(path))
 
 
-def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, bytes) of the lines that are not empty. Byte order marks are removed from all lines, because
     concatenated files have several. A file `*.gz` is decompressed; `-` is standard input. Raises UserError."""
     try:
@@ -218,7 +218,7 @@ def _open_stdin() -> BinaryIO:
     return os.fdopen(os.dup(0), "rb")
 
 
-def json_value(raw: bytes, where: str) -> Any:
+def parse_json_value(raw: bytes, where: str) -> Any:
     """Parse the JSON value of a line. Raises UserError with `where`."""
     text = ""
     try:

@@ -71,11 +71,11 @@ class Tally:
     noted: Counter[tuple[str, str]] = field(default_factory=Counter)
     places: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
-    def drop(self, sample: DroppedSample) -> None:
+    def count_dropped(self, sample: DroppedSample) -> None:
         """Count a dropped sample or row."""
         self._count(self.dropped, sample)
 
-    def note(self, sample: DroppedSample) -> None:
+    def count_noted(self, sample: DroppedSample) -> None:
         """Count a sample that is kept although its tools do not allow its calls."""
         self._count(self.noted, sample)
 

@@ -22,7 +22,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data import types
 from rtcontrol.models.data.chat import WRONG_SHAPE, chat_samples
-from rtcontrol.models.data.row import Row, json_lines, read_rows
+from rtcontrol.models.data.row import Row, read_json_lines, read_rows
 from rtcontrol.models.data.sample import SHAPE_ERRORS, DroppedSample, Sample, UnusableSample
 from rtcontrol.models.errors import UserError, decode_utf8, open_input, strict_json, user_path
 
@@ -74,7 +74,7 @@ def find_data_file(place: Path, *names: str) -> Path:
 def read_items(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (place, value) for each line of a JSONL file (PATH:LINE), or each item of a JSON list (PATH#NUMBER)."""
     if path.name.endswith((".jsonl", ".jsonl.gz")):
-        for line, value in json_lines(path):
+        for line, value in read_json_lines(path):
             yield f"{path}:{line}", value
         return
     try:
@@ -121,17 +121,17 @@ def _typed_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping
     schema = next((t["function"]["parameters"] for t in tools if t["function"]["name"] == name), None)
     if schema is None:
         raise UnusableSample(UNKNOWN_FUNCTION, name)
-    return Call(name, {k: types.coerce(v, schema["properties"].get(k, {})) for k, v in arguments.items()})
+    return Call(name, {k: types.convert_value(v, schema["properties"].get(k, {})) for k, v in arguments.items()})
 
 
-def openai_chats(_: str, place: str) -> Samples:
+def read_openai_chats(_: str, place: str) -> Samples:
     """Read samples from a file of chats in OpenAI's format."""
     path = find_data_file(locate(place, "chats in OpenAI's format"))
     source = f"{path.name} ({file_version(path)})"
     return read_samples(read_items(path), lambda value, where: chat_samples(value, source, where), source, WRONG_SHAPE)
 
 
-def mobile_actions(part: str, place: str) -> Samples:
+def read_mobile_actions(part: str, place: str) -> Samples:
     """Read the data set Mobile Actions: chats with seven tools, with date and time in the developer message."""
     path = find_data_file(locate(place, "Mobile Actions"), "dataset.jsonl", "*.jsonl")
     source = f"mobile-actions ({file_version(path)}){':' if part else ''}{part}"
@@ -143,7 +143,7 @@ def mobile_actions(part: str, place: str) -> Samples:
     return read_samples(lines, lambda value, where: chat_samples(value, source, where), source, WRONG_SHAPE)
 
 
-def openfunctions(_: str, place: str) -> Samples:
+def read_openfunctions(_: str, place: str) -> Samples:
     """Read OpenFunctions v1's test file: each sample has one function, and the right call as Python source. Functions
     without parameters are dropped, which leaves 109 of 112 samples, as in the SimpleTool paper."""
     path = find_data_file(locate(place, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
@@ -164,7 +164,7 @@ def openfunctions(_: str, place: str) -> Samples:
     return read_samples(read_items(path), read, source, "a sample of another shape than OpenFunctions's")
 
 
-def xlam(_: str, place: str) -> Samples:
+def read_xlam(_: str, place: str) -> Samples:
     """Read xLAM-60k: answers and tools are JSON texts, and parameters have Python annotations as types."""
     path = find_data_file(locate(place, "xLAM-60k"), "xlam_function_calling_60k.json")
     source = f"xlam-60k ({file_version(path)})"
@@ -209,7 +209,7 @@ TOOLS_SHOWN = 5
 RESULT_REFERENCE = "API_call_"
 
 
-def seal_tools(part: str, place: str) -> Samples:
+def read_seal_tools(part: str, place: str) -> Samples:
     """Read a part of Seal-Tools: samples with one call ("in-domain"), or with several calls ("in-domain-several").
 
     The tools of a sample come from the file for fine-tuning. Without that file, they are the called tools and random
@@ -278,7 +278,7 @@ CHOICES = re.compile(r"One of:\s*\[([^\]]*)\]")
 NOT_A_FUNCTION = "components"
 
 
-def toolalpaca(_: str, place: str) -> Samples:
+def read_toolalpaca(_: str, place: str) -> Samples:
     """Read a file of ToolAlpaca. The tools of an instruction are all functions of its API, described in prose.
     Instructions that need several calls are dropped."""
     path = find_data_file(locate(place, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
@@ -346,12 +346,12 @@ class DataSet:
 
 
 SETS = {
-    "mobile-actions": DataSet(mobile_actions, ("train", "eval"), hub="google/mobile-actions"),
-    "seal-tools": DataSet(seal_tools, SEAL_PARTS, "in-domain"),
-    "openfunctions": DataSet(openfunctions),
-    "toolalpaca": DataSet(toolalpaca),
-    "xlam": DataSet(xlam, hub="Salesforce/xlam-function-calling-60k"),
-    "openai": DataSet(openai_chats),
+    "mobile-actions": DataSet(read_mobile_actions, ("train", "eval"), hub="google/mobile-actions"),
+    "seal-tools": DataSet(read_seal_tools, SEAL_PARTS, "in-domain"),
+    "openfunctions": DataSet(read_openfunctions),
+    "toolalpaca": DataSet(read_toolalpaca),
+    "xlam": DataSet(read_xlam, hub="Salesforce/xlam-function-calling-60k"),
+    "openai": DataSet(read_openai_chats),
 }
 
 

@@ -60,7 +60,9 @@ def _read_definition(definition: Mapping[str, Any]) -> ToolSchema:
     return canonical_tool(tool_definition(body["name"], body.get("description"), body.get("parameters")))
 
 
-def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Mapping[int, float]) -> Iterator[Row]:
+def random_rows(
+    sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Mapping[int, float]
+) -> Iterator[Row]:
     """Yield `count` different random rows; the same `seed` gives the same rows. `shares` are the probabilities of each
     number of arguments, if the tools allow that number. Raises UserError if the tools do not have enough rows."""
     rng, keys = Random(seed), set()
@@ -74,12 +76,12 @@ def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares:
             try:
                 row = _random_row(n, tools, size, rng)
             except UnusableSample as error:
-                tally.drop(DroppedSample(error.reason, f"row {n}", error.detail, SOURCE))
+                tally.count_dropped(DroppedSample(error.reason, f"row {n}", error.detail, SOURCE))
                 continue
             key = (row.instruction, row.call and row.call.text(), tuple(each.name for each in tools))
             if key not in keys:
                 break
-            tally.drop(DroppedSample(DUPLICATE, f"row {n}", "", SOURCE))
+            tally.count_dropped(DroppedSample(DUPLICATE, f"row {n}", "", SOURCE))
         else:
             message = f"From these tools the templates give only {n} different rows, not {count}."
             raise UserError(message, f"Request {n} rows, or give more tools.")

@@ -146,13 +146,13 @@ def _literal_value(node: ast.expr, text: str) -> Any:
         raise UnusableSample(NO_CALL, text[:120]) from None
 
 
-def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
+def convert_value(value: Any, schema: Mapping[str, Any]) -> Any:
     """Convert a value to its parameter's type: parse a string, or wrap a single value in a list. A value that cannot be
     converted is returned unchanged."""
     kind = schema.get("type")
     if kind == "array":
         read = _literal(value) if isinstance(value, str) else value
-        return [coerce(item, schema.get("items", {})) for item in (read if isinstance(read, list) else [value])]
+        return [convert_value(item, schema.get("items", {})) for item in (read if isinstance(read, list) else [value])]
     if kind == "object" and isinstance(value, str) and isinstance(read := _literal(value), dict):
         return read
     if kind in ("integer", "number") and isinstance(value, str):

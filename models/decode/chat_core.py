@@ -17,8 +17,8 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place
 from rtcontrol.models.decode.core import DecisionSteps, Drafts
-from rtcontrol.models.decode.draft_tree import FreeHead, GuessSources
-from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.draft_tree import FreeValueDecode, GuessSources
+from rtcontrol.models.decode.grammar import MAX_TOKENS, GrammarCompiler, parse_free
 from rtcontrol.models.decode.plan import TrieNode
 from rtcontrol.models.decode.probe import check_probes
 from rtcontrol.models.decode.protocol import Budget, DecodeError, PassCost, ScoreQuery, Tree
@@ -88,15 +88,15 @@ class DecisionNodes:
         """Add to the pass all nodes of a choice below its trie node `start`, which is the evaluated node `at`. Append
         the texts after its leaves to `texts`, likely texts first."""
         places = {start: at}
-        for node in (start, *choice.needed(start, room)):
+        for node in (start, *choice.needed_nodes(start, room)):
             if node not in places:
                 if len(next_pass.tokens) >= self._total:
                     break
-                places[node] = self.node(next_pass, places[node[:-1]], node[-1])
+                places[node] = self.add_node(next_pass, places[node[:-1]], node[-1])
             if len(children := choice.children(node)) > 1 and places[node] not in self.rows:
                 next_pass.scored.append(places[node])
             for token, child in children:
-                if not choice.branches(child):
+                if not choice.is_branching(child):
                     likely = token in self._likely.get(places[node], ())
                     (texts.appendleft if likely else texts.append)((places[node], [token], (choice, child)))
 
@@ -113,18 +113,18 @@ class DecisionNodes:
                 if leaf[1] is None:
                     return
                 place = leaf[1]
-            elif where.branches(node) and len(where.children(node)) > 1:
+            elif where.is_branching(node) and len(where.children(node)) > 1:
                 break
             else:
                 ((token, child),) = where.children(node)
                 tokens, place = [*tokens, token], (where, child)
         remaining = room - len(next_pass.tokens) - len(tokens)
-        fits = remaining >= 0 and len(where.needed(node, remaining)) <= remaining
+        fits = remaining >= 0 and len(where.needed_nodes(node, remaining)) <= remaining
         likely = self._likely.get(at, {})
         if not fits and (remaining < 0 or not (likely.get(tokens[0]) if tokens else likely)):
             return
         for token in tokens:
-            at = self.node(next_pass, at, token)
+            at = self.add_node(next_pass, at, token)
         if fits:
             self.add_choice(next_pass, at, where, node, remaining, texts)
         elif at not in self.rows:
@@ -133,7 +133,7 @@ class DecisionNodes:
                 if token in self._likely.get(at, ()):
                     texts.append((at, [token], (where, child)))
 
-    def node(self, next_pass: NextPass, parent: int, token: int) -> int:
+    def add_node(self, next_pass: NextPass, parent: int, token: int) -> int:
         """Return the node for `token` after the node `parent`; add it to the pass if it is new."""
         known = self._edges.get((parent, token))
         if known is None:
@@ -151,7 +151,7 @@ class ChatCore:
     up to `ahead` nodes for text after the next choice."""
 
     def __init__(
-        self, plan: ChatPlan, tokenizer: STTokenizer, grammars: Grammars | None, limit: int = MAX_TOKENS
+        self, plan: ChatPlan, tokenizer: STTokenizer, grammars: GrammarCompiler | None, limit: int = MAX_TOKENS
     ) -> None:
         self.plan, self.tokenizer, self.grammars, self.limit = plan, tokenizer, grammars, limit
         self.ahead, self.budget = 0, Budget()
@@ -160,7 +160,7 @@ class ChatCore:
             grammars.check(free.grammar, limit, plan.where(free))
         check_probes(plan.tools)
 
-    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+    def choose_budget(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Choose by the cost of a pass how many nodes it evaluates ahead. Return this choice for the report."""
         self.budget = budget or Budget()
         self.ahead = min(self.budget.total, cost().break_even_nodes(choosing=False)) if self.budget.per_head > 1 else 0
@@ -190,7 +190,7 @@ class _Cursor:
     pending: list[int]
     at: int = -1
     text: list[int] = field(default_factory=list)
-    head: FreeHead | None = None  # the value that is being generated token by token
+    head: FreeValueDecode | None = None  # the value that is being generated token by token
     chosen: int = 0  # number of tokens in `text` before the last chosen token
 
 
@@ -279,7 +279,7 @@ class ChatSteps(DecisionSteps):
         if head is None:
             assert self.core.grammars is not None
             value = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
-            head = cursor.head = FreeHead(value, where.ends.tolist(), None, GuessSources(self.core.tokenizer))
+            head = cursor.head = FreeValueDecode(value, where.ends.tolist(), None, GuessSources(self.core.tokenizer))
             self._append_tokens(cursor, head.chain)
         while True:
             while not head.done:
@@ -304,7 +304,7 @@ class ChatSteps(DecisionSteps):
         cursor.place, cursor.head = (where.then, (head.end,)), None
         return True
 
-    def _evaluate_again(self, cursor: _Cursor, head: FreeHead) -> None:
+    def _evaluate_again(self, cursor: _Cursor, head: FreeValueDecode) -> None:
         """Schedule a second evaluation of the token before the last choice, now without the illegal token."""
         token = cursor.text[cursor.chosen - 1]
         cursor.text, cursor.pending = cursor.text[: cursor.chosen - 1], [token]
@@ -318,7 +318,7 @@ class ChatSteps(DecisionSteps):
         it."""
         next_pass, budget, at = self._nodes.new_pass(), self.core.budget, cursor.at
         for token in cursor.pending[:1] if budget.forced else cursor.pending:
-            at = self._nodes.node(next_pass, at, token)
+            at = self._nodes.add_node(next_pass, at, token)
         texts: Texts = deque()
         if cursor.head is not None and (len(cursor.pending) <= 1 or not budget.forced):
             next_pass.masked.append((at, cursor.head.stops[0].legal))

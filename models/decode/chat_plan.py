@@ -50,13 +50,13 @@ class Choice:
         """Return the value of a leaf and the position where the text continues; None if the node is not a leaf."""
         return self.trie.leaves[node][0] if node in self.trie.leaves else None
 
-    def branches(self, node: TrieNode) -> bool:
+    def is_branching(self, node: TrieNode) -> bool:
         """Return whether more than one leaf is below a node."""
-        return bool(self.trie.tools(node)[1])
+        return bool(self.trie.tool_masks(node)[1])
 
-    def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
+    def needed_nodes(self, start: TrieNode, limit: int) -> list[TrieNode]:
         """Return at most `limit` + 1 of the nodes below `start` whose scores may be needed, parents first."""
-        return self.trie.needed(1, start, limit + 2)[1:]
+        return self.trie.needed_nodes(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
         """Return the (token, node) pairs of the children, sorted by token id: the first of equal scores is chosen."""
@@ -102,7 +102,7 @@ class ChatPlan:
                 path = [*tokenizer.encode(_escaped(syntax, tool.name)), first]
                 if not self.function.insert(path, i, (follow, (first,))):
                     raise UserError(f"The tool name {tool.name!r} has the same tokens as another.", "Rename one.")
-        self.columns = tuple(sorted({t for choice in self.all for t in choice.trie.choices}))
+        self.columns = tuple(sorted({t for choice in self.all for t in choice.trie.branching_tokens}))
         self.column = {token: i for i, token in enumerate(self.columns)}
 
     def where(self, free: FreeText) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.draft_tree import Best, ChoicePoint, FreeHead, GuessSources
-from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.draft_tree import Best, ChoicePoint, FreeValueDecode, GuessSources
+from rtcontrol.models.decode.grammar import MAX_TOKENS, GrammarCompiler, parse_free
 from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.probe import check_probes
@@ -88,7 +88,7 @@ class DecoderCore:
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the tool with free values, if there is only one
-        self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
+        self._grammars = GrammarCompiler(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
         self.starts: dict[tuple[int, int], FreeStart] = {}  # by head and tool
         self.firsts: dict[FreeStart, ChoicePoint] = {}  # legal first tokens; no entry if the first token is certain
@@ -100,7 +100,7 @@ class DecoderCore:
             start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
             self._grammars.check(start[1], limit, where)
             try:
-                head = self.free_head(k, tool, False)
+                head = self.new_free_value(k, tool, False)
             except DecodeError as error:
                 raise UserError(
                     f"{where}: its schema cannot be decoded ({error}).",
@@ -109,7 +109,7 @@ class DecoderCore:
             if not head.chain and not head.done:
                 self.firsts[start] = head.stops[0]
             if slot.null and plan.tools[tool].rules is not None:
-                present = self.free_head(k, tool, False, nullable=False)
+                present = self.new_free_value(k, tool, False, nullable=False)
                 if not present.chain and not present.done:
                     self.present_firsts[k, start[1], False] = present.stops[0]
         check_probes(plan.tools)
@@ -125,7 +125,7 @@ class DecoderCore:
             f"{', '.join(quoted_name(p.name) for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
-    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+    def choose_budget(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Set the budget (None: choose it by the cost of a pass). Return the budget and its reasons for the report."""
         chosen, layout = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
@@ -138,7 +138,7 @@ class DecoderCore:
         """Return how many nodes must fit after the prompt if no tokens are guessed."""
         return len(self.walker.first)
 
-    def free_head(
+    def new_free_value(
         self,
         k: int,
         tool: int,
@@ -146,7 +146,7 @@ class DecoderCore:
         values: Sequence[Sequence[int]] = (),
         prompt: str = "",
         nullable: bool = True,
-    ) -> FreeHead:
+    ) -> FreeValueDecode:
         """Return a new free value for head `k` of a tool. With `guessing`, tokens are guessed from `values` and
         `prompt`. Without `nullable`, the value cannot be null."""
         assert self._grammars is not None
@@ -156,7 +156,7 @@ class DecoderCore:
         ends = None if self.domains[k, tool].is_string else quote
         guesses = GuessSources(self.tokenizer, values, prompt, ends, room, self.ahead, MAX_GUESSED, self.depth)
         value = self._grammars.start(grammar, self._limit, self.where(k, tool))
-        return FreeHead(value, [head.end_id], head.null_id if null and nullable else None, guesses)
+        return FreeValueDecode(value, [head.end_id], head.null_id if null and nullable else None, guesses)
 
     @property
     def max_nodes(self) -> int:
@@ -185,7 +185,7 @@ class HeadSteps(DecisionSteps):
         self.visited: list[HeadNode] = []  # the nodes at which a token was chosen
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
-        self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
+        self._free: dict[tuple[int, int], FreeValueDecode] = {}  # by head and tool
         self._first_bests: dict[FreeStart, Best] = {}
         # Trie nodes that the tool's rules allow, by head. For the head of a free value, rules only exclude null.
         self._within: dict[int, Collection[tuple[int, ...]]] = {}
@@ -221,7 +221,7 @@ class HeadSteps(DecisionSteps):
                 return tool, walks, self._build_decision(None, walks, {})
             if tool is None:
                 return tool, walks, None
-            free_heads = [self._free_head_of(k, tool) for k in free]
+            free_heads = [self._free_value_of(k, tool) for k in free]
             complete = all(s is not None and s.done for s in free_heads) and not any(w.pending for w in walks.values())
             values = self._free_values(tool) if complete else None
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
@@ -311,7 +311,7 @@ class HeadSteps(DecisionSteps):
         for k, n in wanted:
             slots = self.heads[k].slots
             slots[n] = base + len(nodes)
-            nodes.append((heads[k].trie.token(n), slots[n[:-1]] if n else -1, len(n)))
+            nodes.append((heads[k].trie.last_token(n), slots[n[:-1]] if n else -1, len(n)))
         if wanted:
             needed: Sequence[int] = range(len(nodes))
             if self.core.walker.budget.paths:
@@ -325,7 +325,7 @@ class HeadSteps(DecisionSteps):
             requests += self._build_queries(firsts, self._first_bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # not an error yet, because another tool may be called
-                    state = self._new_free_head(k, likely, node)
+                    state = self._new_free_value(k, likely, node)
                     if state.chain or state.tree:  # otherwise the first token is requested with `firsts`
                         self._free[k, likely] = state
         for state in self._free.values():
@@ -365,19 +365,19 @@ class HeadSteps(DecisionSteps):
         for (k, n), row in zip(entries, rows, strict=True):
             self.heads[k].rows[n] = row
 
-    def _new_free_head(self, k: int, tool: int, node: int) -> FreeHead:
+    def _new_free_value(self, k: int, tool: int, node: int) -> FreeValueDecode:
         """Return a new free value whose head token is at `node`, with guesses from the last decision."""
         last = self._drafts.tokens.get((k, tool))
         values = () if last is None else (last,)
-        state = self.core.free_head(k, tool, self._guessing, values, self._prompt, k not in self._within)
+        state = self.core.new_free_value(k, tool, self._guessing, values, self._prompt, k not in self._within)
         state.nodes.append(node)
         return state
 
-    def _free_head_of(self, k: int, tool: int) -> FreeHead | None:
+    def _free_value_of(self, k: int, tool: int) -> FreeValueDecode | None:
         """Return the free value of head `k` of the called tool, or None if its head token is not evaluated yet."""
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
-            state = self._free[k, tool] = self._new_free_head(k, tool, self.heads[k].slots[ROOT])
+            state = self._free[k, tool] = self._new_free_value(k, tool, self.heads[k].slots[ROOT])
             _, grammar, null = self.core.starts[k, tool]
             if (best := self._first_bests.get((k, grammar, null and k not in self._within))) is not None:
                 state.accept(best)
@@ -402,7 +402,7 @@ class HeadSteps(DecisionSteps):
         kept = {} if self._hysteresis is None else self._hysteresis.kept
         return Decision(call, confidence, self.passes, self.nodes, 0, kept=kept)
 
-    def _parse_value(self, k: int, tool: int, state: FreeHead) -> Any:
+    def _parse_value(self, k: int, tool: int, state: FreeValueDecode) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)
         return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))
 

@@ -42,7 +42,7 @@ class GuessSources:
     most: int = 0
     depth: int | None = None
 
-    def after(self, tokens: list[int]) -> Iterator[Sequence[int]]:
+    def continuations(self, tokens: list[int]) -> Iterator[Sequence[int]]:
         """Yield likely continuations of the value's `tokens`."""
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
@@ -75,7 +75,7 @@ class ChoicePoint:
 
 
 @dataclass(slots=True)
-class FreeHead:
+class FreeValueDecode:
     """The decoding of a free value, which ends with one of the tokens `ends` or with the null token.
 
     `nodes` has the node numbers of its evaluated tokens, starting with the head token. The next pass evaluates the
@@ -161,7 +161,7 @@ class FreeHead:
         self.again, self.end = True, None
         length, token = self._last_choice
         self.value.pop(len(self.value.tokens) - length)
-        self.value.exclude(token)
+        self.value.exclude_token(token)
         del self.nodes[length:]  # evaluate the token before the choice again
         self._continue_after(self.value.tokens[-1:])
         return True
@@ -172,7 +172,7 @@ class FreeHead:
         if np.count_nonzero(legal) == 1:
             self._end_value(int(legal.argmax()))
         elif (room := min(self.guesses.room, self.guesses.most - self.guessed)) > 0:
-            for tokens in self.guesses.after(list(self.value.tokens)):
+            for tokens in self.guesses.continuations(list(self.value.tokens)):
                 self._guess(self.stops[0], tokens, room)
             self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
             self.guessed += len(self.tree)
@@ -190,7 +190,7 @@ class FreeHead:
         while True:
             if self.value.tokens or self.null_id is None:
                 forced += self.value.push_forced()
-            legal = self.value.legal(self.ends, self.null_id)
+            legal = self.value.legal_tokens(self.ends, self.null_id)
             token = int(legal.argmax())
             if np.count_nonzero(legal) > 1 or self._is_end(token):
                 return forced, legal

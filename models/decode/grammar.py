@@ -59,7 +59,7 @@ class _TokenizerTables:
 _tables: WeakKeyDictionary[STTokenizer, dict[int, _TokenizerTables]] = WeakKeyDictionary()
 
 
-class Grammars:
+class GrammarCompiler:
     """Compiles the grammars of free values for one tokenizer, and creates their matchers."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
@@ -89,11 +89,11 @@ class Grammars:
             return f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{characters}){{{low},{high}}}/\n"
         prefix = JSON_TEXT if domain.is_string else ""
         for mask in compile_masks(domain, where, "" if domain.is_string else space):
-            if not (fault := self._fault(f"{prefix}{mask.grammar}")):
+            if not (fault := self._compile_error(f"{prefix}{mask.grammar}")):
                 return f"{prefix}{mask.grammar}"
         raise undecodable(where, fault)
 
-    def _fault(self, grammar: str) -> str:
+    def _compile_error(self, grammar: str) -> str:
         """Return why llguidance cannot decode values of a grammar; an empty text if it can."""
         ahead = self.matcher(grammar).deep_copy()
         if not ahead.is_error():
@@ -167,7 +167,7 @@ class FreeValue:
     """
 
     def __init__(
-        self, grammars: Grammars, grammar: str, limit: int, where: str, unescaped: np.ndarray | None = None
+        self, grammars: GrammarCompiler, grammar: str, limit: int, where: str, unescaped: np.ndarray | None = None
     ) -> None:
         self._grammars, self._grammar, self._limit = grammars, grammar, limit
         self._matcher = grammars.matcher(grammar).deep_copy()
@@ -178,7 +178,7 @@ class FreeValue:
         self._before: list[tuple[int, str, Any]] = []
         self._excluded: tuple[int, int] | None = None  # (number of tokens before the excluded token, this token)
 
-    def exclude(self, token: int) -> None:
+    def exclude_token(self, token: int) -> None:
         """Exclude a token at the current position, because the value with it was illegal."""
         self._excluded = len(self.tokens), token
 
@@ -188,7 +188,7 @@ class FreeValue:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
-    def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
+    def legal_tokens(self, ends: Any, null_id: int | None) -> np.ndarray:
         """Return a mask [vocabulary] of the tokens that may follow: tokens that the grammar allows, `ends` if the value
         may end, and `null_id` (if not None) at the start of the value.
 

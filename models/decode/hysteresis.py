@@ -80,6 +80,6 @@ def active_leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple
         if k == 0 or k > len(plan.slots[index]) or index in head.free:
             continue
         leaf = (head.null_id,) if text is None else (*tokenizer.encode(text), head.end_id)
-        if head.trie.tools(leaf)[0] >> index & 1:
+        if head.trie.tool_masks(leaf)[0] >> index & 1:
             by_head[k] = leaf
-    return index, {k: leaf for k, leaf in by_head.items() if k or plan.function.trie.tools(leaf)[0] & FUNCTION_BIT}
+    return index, {k: leaf for k, leaf in by_head.items() if k or plan.function.trie.tool_masks(leaf)[0] & FUNCTION_BIT}

@@ -51,11 +51,11 @@ class TokenTrie:
             self._tools[node] = legal | bit, several | legal & bit
         return True
 
-    def token(self, node: TrieNode) -> int:
+    def last_token(self, node: TrieNode) -> int:
         """Return the last token of a node."""
         return node[-1] if node else self._head
 
-    def tools(self, node: TrieNode) -> tuple[int, int]:
+    def tool_masks(self, node: TrieNode) -> tuple[int, int]:
         """Return two bit masks for a node: the tools with at least one value below it, and the tools with several."""
         return self._tools.get(node, (0, 0))
 
@@ -68,22 +68,22 @@ class TokenTrie:
         return self.leaves[leaf][tool]
 
     @property
-    def choices(self) -> set[int]:
+    def branching_tokens(self) -> set[int]:
         """Return all tokens that have a sibling at some node."""
         return {t for c in self._children.values() if len(c) > 1 for t in c}
 
     def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
         """Return the (token, node) pairs of the children with a value for one of the `tools` (a mask), by token id."""
-        return sorted((t, c) for t, c in self.children(node).items() if self.tools(c)[0] & tools)
+        return sorted((t, c) for t, c in self.children(node).items() if self.tool_masks(c)[0] & tools)
 
-    def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
+    def needed_nodes(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
         """Return at most `limit` of the nodes from `start` on whose logits a walk for these tools may need: branching
         nodes and their ancestors, breadth-first."""
-        order = [start] if self.tools(start)[1] & tools else []
+        order = [start] if self.tool_masks(start)[1] & tools else []
         for node in order:
             if limit is not None and len(order) >= limit:
                 break
-            order.extend(c for c in self.children(node).values() if self.tools(c)[1] & tools)
+            order.extend(c for c in self.children(node).values() if self.tool_masks(c)[1] & tools)
         return order[:limit]
 
 

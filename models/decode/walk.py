@@ -50,13 +50,13 @@ class Walker:
 
     def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
         self.plan, self.budget = plan, budget
-        self.columns = tuple(sorted({t for h in plan.heads for t in h.trie.choices}))
+        self.columns = tuple(sorted({t for h in plan.heads for t in h.trie.branching_tokens}))
         self.column = {token: i for i, token in enumerate(self.columns)}
         self.choices = lru_cache(MAX_CACHED)(self._choices)
         self.possible_tools = lru_cache(MAX_CACHED)(self._possible_tools)
         self._below = lru_cache(MAX_CACHED)(self._needed)
         legal_or_several = 0 if budget.forced else 1
-        self.start = {k: Walk() for k, h in enumerate(plan.heads) if h.trie.tools(ROOT)[legal_or_several]}
+        self.start = {k: Walk() for k, h in enumerate(plan.heads) if h.trie.tool_masks(ROOT)[legal_or_several]}
         self._function_first = budget.function_first and 0 in self.start
         self.first = self.next_nodes([HeadState() for _ in plan.heads], None, self.start)
 
@@ -113,7 +113,7 @@ class Walker:
         for k in range(1, active):
             if tool is not None and tool in self.plan.heads[k].free:
                 free.append(k)
-            elif self.plan.heads[k].trie.tools(ROOT)[0] & tools:
+            elif self.plan.heads[k].trie.tool_masks(ROOT)[0] & tools:
                 walks[k] = walk(k, heads[k], tools)
         return tool, walks, free
 
@@ -146,7 +146,7 @@ class Walker:
 
     def _needed(self, k: int, node: TrieNode, tools: int) -> list[TrieNode]:
         trie = self.plan.heads[k].trie
-        return [node] if self.budget.forced else trie.needed(tools, node, self.budget.per_head)
+        return [node] if self.budget.forced else trie.needed_nodes(tools, node, self.budget.per_head)
 
     def _choices(self, head: int, node: TrieNode, tools: int) -> tuple[list[int], list[TrieNode]]:
         """Return the logits columns and the nodes of the children that lead to a legal value, by ascending token id."""
@@ -165,7 +165,7 @@ MAX_WORST_RATIO = 1.5  # maximum ratio of worst costs at which the layout with l
 EQUAL_RATIO = 1.02  # costs whose ratio is smaller than this count as equal
 
 
-def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
+def worst_call_cost(walker: Walker, tool: int) -> tuple[int, int]:
     """Return the maximum number of passes for a call of the tool, and about how many nodes these passes evaluate. Of
     free values, only the head tokens are counted."""
     first, per_head = {*walker.first}, walker.budget.per_head
@@ -179,7 +179,7 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
             left = 0 if ROOT in carried else 1
         else:
             left = _passes_after(head.trie, tool, carried, per_head)
-            nodes += min(len(head.trie.needed(1 << tool, limit=per_head)), per_head) if left else 0
+            nodes += min(len(head.trie.needed_nodes(1 << tool, limit=per_head)), per_head) if left else 0
         passes = max(passes, left)
     return bool(first) + len(waits) + passes, nodes
 
@@ -188,8 +188,9 @@ def _passes_after(trie: TokenTrie, tool: int, evaluated_nodes: Sequence[TrieNode
     """Return the maximum number of passes for a head after a pass that evaluated the `evaluated_nodes`."""
     below = [ROOT] if not evaluated_nodes else [c for n in evaluated_nodes for c in trie.children(n).values()]
     known = set(evaluated_nodes)
-    waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
-    return max((1 + _passes_after(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0)
+    waits = [n for n in below if n not in known and trie.tool_masks(n)[1] >> tool & 1]
+    nodes = (trie.needed_nodes(1 << tool, n, per_head) for n in waits)
+    return max((1 + _passes_after(trie, tool, each, per_head) for each in nodes), default=0)
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measure: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
@@ -200,13 +201,12 @@ def choose_layout(plan: SchemaPlan, limit: Budget, measure: Callable[[], PassCos
         return limit, {"layout": "everything"}
     cost, weighed = measure(), []
     for walker in walkers:
-        spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
+        spent = [worst_call_cost(walker, tool) for tool in range(len(plan.tools))]
         costs = [cost.total_ms(*s) for s in spent]
         weighed.append((sum(costs) / len(costs), max(costs), max(p for p, _ in spent), walker))
     everything, first = weighed
-    chosen = (
-        first if first[0] * EQUAL_RATIO < everything[0] and first[1] <= MAX_WORST_RATIO * everything[1] else everything
-    )
+    is_cheaper = first[0] * EQUAL_RATIO < everything[0] and first[1] <= MAX_WORST_RATIO * everything[1]
+    chosen = first if is_cheaper else everything
     layout = "function first" if chosen is first else "everything"
     report = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
     return chosen[3].budget, {**report, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

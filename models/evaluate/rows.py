@@ -72,7 +72,7 @@ def _first_samples(rows: Iterable[Row], limit: int | None) -> Iterator[Row]:
         yield row
 
 
-class Answerer:
+class RowAnswerer:
     """Answers rows with a checkpoint, and with the tools of each row. `about` describes the model."""
 
     def __init__(self, spec: DeciderSpec) -> None:
@@ -133,7 +133,7 @@ class Answerer:
 
 
 def answer_all(
-    rows: Sequence[Row], answerer: Answerer, save: Callable[[Answer], object], progress: Progress
+    rows: Sequence[Row], answerer: RowAnswerer, save: Callable[[Answer], object], progress: Progress
 ) -> dict[str, Answer]:
     """Answer all rows one after another, and call `save` with each answer. Return the answers by row id. The last
     WARM_UP rows are answered before as a warm-up."""

@@ -76,10 +76,10 @@ class FormEncoder:
 
 
 @cache
-def vocabulary(form: str) -> Tokenizer:
+def form_tokenizer(form: str) -> Tokenizer:
     """Return a tokenizer with one token for each word and number of the corpus, and for JSON's punctuation."""
-    texts = [tools_text(tool_schemas(corpus.tools()))]
-    sample = take_rows(corpus.rows(0), 4_000)
+    texts = [tools_text(tool_schemas(corpus.tool_definitions()))]
+    sample = take_rows(corpus.random_rows(0), 4_000)
     texts += [text for row in sample for text in (row.instruction, row.observation)]
     calls = [json.dumps(row.call.to_dict(), ensure_ascii=False) for row in sample]
     texts += calls if form == "json" else [PUNCTUATION]
@@ -93,24 +93,24 @@ def take_rows(rows: Iterator[Row], count: int) -> list[Row]:
 
 def train_and_evaluate(form: str, tokens: float, seed: int, out: Path, name: str) -> dict[str, Any]:
     """Train one model (or resume in `out`), and count its right calls on held-out rows."""
-    tokenizer = vocabulary(form)
+    tokenizer = form_tokenizer(form)
     wrapped = STTokenizer(tokenizer)
-    plan = compile_plan(tool_schemas(corpus.tools()), wrapped)
+    plan = compile_plan(tool_schemas(corpus.tool_definitions()), wrapped)
     heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, WEIGHTS)
     encoder: Any = FormEncoder(heads, form)
     model = initialise_weights(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
-    measured, total = take_rows(corpus.rows(-1), 1_024), 0
+    measured, total = take_rows(corpus.random_rows(-1), 1_024), 0
     for at in range(0, len(measured), GROUP):
         total += pack_rows(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
     count = round(tokens * len(measured) / total)
 
     def source(chunk: int) -> Sequence[Row]:
-        return take_rows(corpus.rows(seed * 1_000_003 + chunk), CHUNK)
+        return take_rows(corpus.random_rows(seed * 1_000_003 + chunk), CHUNK)
 
     config = TrainConfig(count, seed, GROUP, 1, 2e-3, forced_share=1.0, bf16=True, save_every_s=10.0)
     Trainer(model, encoder, source, config, out).run(progress_printer(name))
     result: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
-    samples = take_rows(corpus.rows(TEST_SEED, held_out=True), TEST_ROWS)
+    samples = take_rows(corpus.random_rows(TEST_SEED, held_out=True), TEST_ROWS)
     result["free"] = [sum(free_results(model, encoder, samples)), TEST_ROWS]
     if form == "heads":
         result["constrained"] = [sum(constrained_results(TreeDecider(model, heads), samples)), TEST_ROWS]

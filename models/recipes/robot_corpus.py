@@ -25,7 +25,7 @@ nickel orchid paper quartz raven river saffron silver summit thunder valley velv
 LABEL_WORDS = _LABELS.split()
 
 
-def integer(low: int, high: int, step: int = 1) -> dict[str, Any]:
+def range_of(low: int, high: int, step: int = 1) -> dict[str, Any]:
     """Return the JSON schema of an integer from `low` to `high`."""
     return {"type": "integer", "minimum": low, "maximum": high, **({"multipleOf": step} if step > 1 else {})}
 
@@ -35,7 +35,7 @@ def enum_of(values: Sequence[str]) -> dict[str, Any]:
     return {"type": "string", "enum": list(values)}
 
 
-X = Y = integer(0, 30)
+X = Y = range_of(0, 30)
 TEXT = {"type": "string", "maxLength": 40}
 SIZES = ("small", "medium", "large")
 
@@ -54,33 +54,33 @@ class Action:
 ACTIONS = (
     Action("halt", "Stop at once.", ("halt", "stop now", "stay where you are", "do not move")),
     Action("wait", "Do nothing for a while.", ("wait {seconds} seconds", "pause for {seconds} s", "rest {seconds} s"),
-           {"seconds": integer(1, 60)}),
+           {"seconds": range_of(1, 60)}),
     Action("go", "Drive to a place.", ("go to {place}", "drive to {place}", "head for {place}"), {"x": X, "y": Y}),
     Action("grip", "Take a thing in a hand.", ("grip the {thing} with the {hand} hand", "take the {thing}, {hand} hand",
                                                "{hand} hand: get the {thing}"),
            {"thing": enum_of(THINGS), "hand": enum_of(("left", "right"))},
-           {"force": (integer(10, 90, 10), ("at force {}", "force {}"))}),
+           {"force": (range_of(10, 90, 10), ("at force {}", "force {}"))}),
     Action("carry", "Bring a thing to a place.", ("carry the {thing} to {place}", "bring {place} the {thing}",
                                                   "take the {thing} over to {place}"),
            {"thing": enum_of(THINGS), "x": X, "y": Y},
            {"care": (enum_of(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
-            "speed": (integer(1, 9), ("at speed {}", "speed {}"))}),
+            "speed": (range_of(1, 9), ("at speed {}", "speed {}"))}),
     Action("paint", "Paint a thing.", ("paint the {thing} {colour}", "make the {thing} {colour}",
                                        "{colour} paint for the {thing}"),
            {"thing": enum_of(THINGS), "colour": enum_of(COLOURS)},
-           {"coats": (integer(1, 5), ("with {} coats", "{} coats")),
-            "gloss": (integer(10, 90, 10), ("gloss {}", "{} gloss")),
-            "hours": (integer(1, 12), ("dry it {} hours", "let it dry {} h")),
+           {"coats": (range_of(1, 5), ("with {} coats", "{} coats")),
+            "gloss": (range_of(10, 90, 10), ("gloss {}", "{} gloss")),
+            "hours": (range_of(1, 12), ("dry it {} hours", "let it dry {} h")),
             "room": (enum_of(("north", "south", "yard")), ("in the {} room", "room {}"))}),
     Action("label", "Print a label.", ('print "{text}" in {colour}', 'a {colour} label "{text}"',
                                        'label it "{text}", {colour}'),
            {"text": TEXT, "colour": enum_of(COLOURS)},
-           {"copies": (integer(1, 20), ("{} copies", "{} times")), "size": (enum_of(SIZES), ("in {}", "size {}")),
-            "tray": (integer(1, 4), ("from tray {}", "tray {}")), "width": (integer(10, 90, 10), ("{} mm wide",))}),
+           {"copies": (range_of(1, 20), ("{} copies", "{} times")), "width": (range_of(10, 90, 10), ("{} mm wide",)),
+            "size": (enum_of(SIZES), ("in {}", "size {}")), "tray": (range_of(1, 4), ("from tray {}", "tray {}"))}),
 )  # fmt: skip
 
 
-def tools() -> list[dict[str, Any]]:
+def tool_definitions() -> list[dict[str, Any]]:
     """Return the definitions of all tools, as dicts with name, description and parameters."""
     definitions = []
     for action in ACTIONS:
@@ -90,7 +90,7 @@ def tools() -> list[dict[str, Any]]:
     return definitions
 
 
-def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
+def random_rows(seed: int, held_out: bool = False) -> Iterator[Row]:
     """Yield an endless sequence of random rows, always the same for the same arguments. With `held_out`, clauses have
     orders that do not occur in training."""
     rng = Random(f"{seed} {held_out}")

@@ -155,7 +155,7 @@ def _known_sentence(instruction: str) -> str:
     raise LookupError(instruction)
 
 
-def main(args: argparse.Namespace) -> str:
+def train_village(args: argparse.Namespace) -> str:
     """Train the model and return a message."""
     fitted = rtcontrol.fit(
         teacher=right_call, situations=random_situation, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
@@ -166,4 +166,4 @@ def main(args: argparse.Namespace) -> str:
 if __name__ == "__main__":
     parser = base_parser(__doc__, "runs/village")
     parser.add_argument("--minutes", type=float, default=15.0, help="limit of the training time (%(default)s)")
-    run_script(parser, main)
+    run_script(parser, train_village)

@@ -219,7 +219,7 @@ def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
     for mask_kinds in candidates if other <= LONGEST else ():
         try:
             with _small_window(config):
-                agrees = _agrees(
+                agrees = _trees_agree(
                     HFRunner(model, threads, mask_kinds, config.sliding_window if has_window else None), LENGTH + other
                 )
         except Exception as error:
@@ -253,7 +253,7 @@ def _small_window(config: Any) -> Iterator[None]:
             config.sliding_window = window
 
 
-def _agrees(trial: HFRunner, length: int) -> bool:
+def _trees_agree(trial: HFRunner, length: int) -> bool:
     """Return whether the scores of trees equal those of separate forward passes, for two prompts with a common start
     and a copied handle."""
     length = min(length, trial.slots - 16)

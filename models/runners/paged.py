@@ -238,7 +238,7 @@ class PagedModel(LeanModel):
             self.synchronize()  # the GPU may still read the inputs of the last pass
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
-                ready.states = self._states(ready)
+                ready.states = self._compute_states(ready)
             else:
                 ready.graph.replay()
             states: torch.Tensor = ready.states[:count].clone()
@@ -263,17 +263,17 @@ class PagedModel(LeanModel):
             self.synchronize()
             with torch.cuda.stream(side):
                 for _ in range(2):  # the first run initialises kernels, which must not be recorded
-                    self._states(ready)
+                    self._compute_states(ready)
             self.synchronize()
             with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
-                ready.states = self._states(ready)
+                ready.states = self._compute_states(ready)
             ready.graph, self._memory = graph, graph.pool()
         except RuntimeError as fault:
             self._graphs = False
             problem = f"CUDA graphs cannot be recorded ({fault}): forward passes are slower without them."
             warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
-    def _states(self, ready: StaticPass) -> torch.Tensor:
+    def _compute_states(self, ready: StaticPass) -> torch.Tensor:
         """Compute a pass from its inputs; return normalised states [tokens, hidden], the requested states first."""
         c, shape, longest = self.config, ready.shape, ready.shape.rows
         tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values

@@ -46,7 +46,7 @@ class Packing:
             return None
         outputs, inputs = (int(n) for n in tensors[f"{name}_shape"])
         scale, offset = tensors[self.scales_name(name)].float(), 1 << (self.bits - 1)
-        values = self._unpacked(tensors[f"{name}_packed"])[:, :inputs] - offset
+        values = self._unpack(tensors[f"{name}_packed"])[:, :inputs] - offset
         if scale.ndim < 2:
             return values * scale
         groups = torch.arange(inputs) // -(-inputs // scale.shape[1])
@@ -54,11 +54,11 @@ class Packing:
         if listed in tensors and bool((indices := tensors[listed].long()).ge(0).all()):
             groups = indices
         if f"{name}_zero_point" in tensors:
-            zero = self._unpacked(tensors[f"{name}_zero_point"].T).T[:outputs] - offset
+            zero = self._unpack(tensors[f"{name}_zero_point"].T).T[:outputs] - offset
             values = values - zero[:, groups]
         return values * scale[:, groups]
 
-    def _unpacked(self, words: torch.Tensor) -> torch.Tensor:
+    def _unpack(self, words: torch.Tensor) -> torch.Tensor:
         """Return integers [rows, words * (32 // bits)] from 32-bit words, lowest bits first."""
         shifts = torch.arange(32 // self.bits, dtype=torch.int32) * self.bits
         return ((words[..., None] >> shifts) & ((1 << self.bits) - 1)).flatten(1)
@@ -70,15 +70,15 @@ def read_packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
-    if isinstance(settings, dict) and settings.get("quant_method") in (METHOD, None) and (bits := _bits(settings)):
+    if isinstance(settings, dict) and settings.get("quant_method") in (METHOD, None) and (bits := _bit_width(settings)):
         return Packing(bits)
     raise UserError(
-        f"{folder} is quantised in a format that the torch engine does not support ({_kind(settings)}).",
+        f"{folder} is quantised in a format that the torch engine does not support ({_format_summary(settings)}).",
         "Use host.engine=vllm, or the original checkpoint.",
     )
 
 
-def _bits(config: Mapping[str, Any]) -> int | None:
+def _bit_width(config: Mapping[str, Any]) -> int | None:
     """Return the number of bits if all weights have the same supported format, else None."""
     try:
         groups = list((config.get("config_groups") or {}).values())
@@ -95,7 +95,7 @@ def _bits(config: Mapping[str, Any]) -> int | None:
     return number if known and alone and isinstance(number, int) and 1 <= number <= 8 else None
 
 
-def _kind(settings: Any) -> str:
+def _format_summary(settings: Any) -> str:
     if not isinstance(settings, dict):
         return repr(settings)
     names = ("quant_method", "format", "bits", "w_bit", "version", "checkpoint_format")

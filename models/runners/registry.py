@@ -22,7 +22,7 @@ EXTRA_DTYPES = {"vllm": ("fp16",)}
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
-def installed() -> list[str]:
+def installed_engines() -> list[str]:
     """Return the engines whose packages are installed."""
     return [name for name in ENGINES if name not in PACKAGES or find_spec(name) is not None]
 
@@ -31,7 +31,7 @@ def check_engine(name: str) -> None:
     """Raise UserError if an engine is unknown, or its package is not installed."""
     if name not in MODULES:
         raise UserError(f"Unknown engine {name!r} (host.engine).", f"Choose {', '.join(ENGINES)}.")
-    if name not in installed():
+    if name not in installed_engines():
         raise UserError(f"The package {name} of the engine is not installed.", f"Install {PACKAGES[name]}.")
 
 

@@ -75,7 +75,7 @@ class ModelConfig:
         return cls(
             *shape,
             bool(raw.get("tie_word_embeddings", False)),
-            *_rope(folder / "config.json", raw, head_dim),
+            *_rotary_parameters(folder / "config.json", raw, head_dim),
             settings,
             packed,
         )
@@ -95,7 +95,7 @@ def _check_numbers(path: Path, raw: dict[str, Any]) -> None:
         raise UserError(problem, "Restore the config.json that came with the weights.")
 
 
-def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
+def _rotary_parameters(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
     """Return the inverse frequencies and the attention scaling of the rotary embedding, as transformers computes them.
     Raises UserError if the configuration (of `file`) is invalid, or its frequencies depend on a prompt's length."""
     rope = raw.get("rope_parameters") or {"rope_theta": raw.get("rope_theta", 1e4)}

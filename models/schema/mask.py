@@ -28,8 +28,8 @@ from rtcontrol.models.schema.validator import (
     PatternError,
     Validator,
     byte_matcher,
-    countable,
     equality_key,
+    with_countable_repeats,
 )
 
 FAR_BOUND = 2**62  # unbounded numbers get this bound, because only bounded numbers are written without exponents
@@ -227,9 +227,9 @@ class _Translator:
         elif key == "properties":
             return {name: self.translate(part) for name, part in value.items()}
         elif key == "patternProperties":
-            return {countable(name): self.translate(part) for name, part in value.items()}
+            return {with_countable_repeats(name): self.translate(part) for name, part in value.items()}
         elif key == "pattern":
-            return countable(value)
+            return with_countable_repeats(value)
         elif key in COUNTS:
             return min(value, MAX_COUNT)
         elif key in ENFORCED_KEYWORDS and (key != "format" or value in FORMATS):

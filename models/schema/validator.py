@@ -263,7 +263,7 @@ MAX_REPEATS = 2**32 - 1  # the largest count in llguidance; no text has as many 
 _PIECE = re.compile(rf"\\.|{CLASS.pattern}|({REPEAT.pattern})", re.DOTALL)
 
 
-def countable(source: str) -> str:
+def with_countable_repeats(source: str) -> str:
     """Return a pattern whose repetition counts are at most MAX_REPEATS, the largest count of the engine."""
 
     def counted(piece: re.Match[str]) -> str:
@@ -280,7 +280,7 @@ class Pattern:
     """A compiled regular expression."""
 
     def __init__(self, source: str) -> None:
-        self._source = countable(source)
+        self._source = with_countable_repeats(source)
         self._grammar = f"start: %json {json.dumps({'type': 'string', 'pattern': self._source})}\n"
         self._machine = byte_matcher(self._grammar)
 

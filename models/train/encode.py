@@ -16,7 +16,7 @@ from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.convert import check_row
-from rtcontrol.models.data.row import STDIN, Quote, Row, Tools, json_value, raw_lines
+from rtcontrol.models.data.row import STDIN, Quote, Row, Tools, parse_json_value, read_raw_lines
 from rtcontrol.models.data.sample import UnusableSample
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.errors import UserError
@@ -250,11 +250,11 @@ def load_rows(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_ba
     if STDIN & {*files}:
         raise UserError("Training reads its rows twice, which standard input does not allow.", "Give a file of rows.")
     for file in files:
-        for line, raw in raw_lines(file):
+        for line, raw in read_raw_lines(file):
             rows.lines += 1
             where = f"{file}:{line}"
             try:
-                row = Row.from_dict(json_value(raw, where), where)
+                row = Row.from_dict(parse_json_value(raw, where), where)
                 check_row(row)
                 encoded = encoder.encode(row)
             except (UserError, UnusableSample) as error:

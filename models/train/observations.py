@@ -20,9 +20,9 @@ from rtcontrol.models.checkpoint.observations import (
     START,
     KnownNumbers,
     KnownObservations,
-    form_of,
+    number_form,
     read_tokens,
-    scaled,
+    scaled_number,
     span_texts,
 )
 
@@ -49,13 +49,13 @@ class NumberField:
         self.forms: Counter[str] = Counter()
         self.decimals = 0
         for number, count in rows.items():
-            form = form_of(number)
+            form = number_form(number)
             self.forms[form] += count
             if form.isdigit():
                 self.decimals = max(self.decimals, int(form.lstrip("0") or 0))
         self._counts: Counter[int] = Counter()
         for number, count in rows.items():
-            self._counts[scaled(number, self.decimals)] += count
+            self._counts[scaled_number(number, self.decimals)] += count
         self._values = sorted(self._counts)
         steps = (value - self._values[0] for value in self._values)
         self._step = math.gcd(*steps) if len(self._values) >= MIN_GRID else 1
@@ -63,9 +63,9 @@ class NumberField:
 
     def is_unknown_without_row(self, number: str) -> bool:
         """Return whether a row's number would be unknown if the row were not in the training set."""
-        if self.forms[form_of(number)] == 1:
+        if self.forms[number_form(number)] == 1:
             return True
-        value = scaled(number, self.decimals)
+        value = scaled_number(number, self.decimals)
         if self._counts[value] > 1:
             return False
         i, last = bisect_left(self._values, value), len(self._values) - 1

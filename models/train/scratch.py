@@ -315,7 +315,7 @@ def _fill_gaps(numbers: Sequence[str]) -> list[str]:
     return [n for n in filled if Decimal(n) or not n.startswith("-")]
 
 
-def shape_for(words: RowVocabulary) -> ModelShape:
+def choose_shape(words: RowVocabulary) -> ModelShape:
     """Return a model shape that is wide enough for these words and numbers."""
     return WIDE if words.word_count > MANY_WORDS or words.number_count > MANY_NUMBERS else NARROW
 
@@ -359,7 +359,7 @@ def new_learner(tools: Tools, words: RowVocabulary, goal: str, allow_null: bool,
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools, wrapped, allow_null, template.overflow)
-    model = initialise_weights(new_model(shape_for(words), tokenizer, seed), tokenizer, LOOKUP_DISTANCES)
+    model = initialise_weights(new_model(choose_shape(words), tokenizer, seed), tokenizer, LOOKUP_DISTANCES)
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT))
 
 

@@ -24,7 +24,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.draft_tree import FEW, ChoicePoint
-from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.grammar import GrammarCompiler
 from rtcontrol.models.decode.protocol import Budget, Runner, ScoreQuery, Tree, WorkItem
 from rtcontrol.models.decode.walk import HeadNode
 from rtcontrol.models.runners.packed import Node
@@ -213,7 +213,7 @@ def create_matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabula
     """Return a grammar matcher for the JSON texts of all calls of the tools, as `json.dumps` formats them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
-    matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).tables.tokens, grammar)
+    matching = llguidance.LLMatcher(GrammarCompiler(tokenizer, vocabulary).tables.tokens, grammar)
     if error := matching.get_error():
         raise ValueError(error)
     return matching

@@ -130,12 +130,12 @@ def synthesise(
     from rtcontrol.models.data.convert import parse_shares
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
-    from rtcontrol.models.data.synthesis import generate, read_tools
+    from rtcontrol.models.data.synthesis import random_rows, read_tools
 
     check_writable(out)
     sets, tally, console = read_tools(tools), Tally(), console_for_tables(line.json)
     shares = parse_shares(balance or "paper")
-    count = write_rows(out, count_rows(generate(sets, rows, seed, tally, shares)))
+    count = write_rows(out, count_rows(random_rows(sets, rows, seed, tally, shares)))
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})

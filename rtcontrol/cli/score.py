@@ -120,7 +120,7 @@ def evaluate(
         check_writable(out)
     read = evaluating.read_eval_rows(source, limit)
     spec = DeciderSpec(model, (), engine, device=device, value_tokens=value_tokens)
-    answerer = evaluating.Answerer(spec)
+    answerer = evaluating.RowAnswerer(spec)
     with ExitStack() as opened, Progress("answered: {done} of {total}") as progress:
         keep: Callable[[Answer], object] = lambda answer: None  # noqa: E731
         if out is not None:

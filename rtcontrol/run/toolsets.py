@@ -22,7 +22,7 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import MAX_TOKENS
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
-from rtcontrol.models.decode.walk import Walker, worst_call
+from rtcontrol.models.decode.walk import Walker, worst_call_cost
 from rtcontrol.models.errors import UserError, read_text, strict_json
 from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain
 from rtcontrol.models.schema.limits import SchemaBudget, check_size
@@ -137,11 +137,11 @@ def tool_costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Ov
     costs = []
     for index, tool in enumerate(tools):
         free = [domain for head in plan.heads if (domain := head.free.get(index)) is not None]
-        passes = max(worst_call(walker, index)[0] for walker in layouts)
+        passes = max(worst_call_cost(walker, index)[0] for walker in layouts)
         passes += max((domain.grid.longest if domain.grid else MAX_TOKENS for domain in free), default=0)
         hints = []
         for head, slot in zip(plan.heads[1:], plan.slots[index], strict=False):
-            count = len(head.trie.needed(1 << index))
+            count = len(head.trie.needed_nodes(1 << index))
             if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
                 hints.append(
                     f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values need {count} "

@@ -12,7 +12,7 @@ from rtcontrol.agents.phrasing import nonsense
 from rtcontrol.envs.evaluate import LONGEST_S, Case, CaseResult, evaluate, run_cases
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.data.row import json_lines
+from rtcontrol.models.data.row import read_json_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import write_output
 from rtcontrol.run import assembly
@@ -123,7 +123,7 @@ def phrasings_of(skill: Skill, source: str, names: Sequence[str]) -> list[Phrasi
         listed = [pair for kind in skill.kinds for pair in skill.phrasings[source](kind)]
         lines = [Phrasing(say, goal.text(), goal) for say, goal in listed]
     else:
-        read = (_phrasing(skill, value, names, f"{source}, line {n}") for n, value in json_lines(Path(source)))
+        read = (_phrasing(skill, value, names, f"{source}, line {n}") for n, value in read_json_lines(Path(source)))
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
         message = f"score.phrasings={source} has {len(lines)} sentences for {skill.name}."

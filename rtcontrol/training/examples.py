@@ -14,7 +14,7 @@ from rtcontrol.agents.signatures import location_of
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
-from rtcontrol.models.data.row import ROW_FORMAT, Row, json_value
+from rtcontrol.models.data.row import ROW_FORMAT, Row, parse_json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
@@ -74,7 +74,7 @@ def too_few_error(count: int, of: str) -> UserError:
 
 def _parse_row(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str | bytes):
-        value = json_value(value.encode(errors="surrogatepass") if isinstance(value, str) else value, where)
+        value = parse_json_value(value.encode(errors="surrogatepass") if isinstance(value, str) else value, where)
     elif isinstance(value, tuple | list) and len(value) in (2, 3):
         value = dict(zip(("instruction", "observation", "call")[-len(value) :], value, strict=True))
     if not isinstance(value, Mapping):

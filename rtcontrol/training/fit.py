@@ -25,7 +25,7 @@ from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
-from rtcontrol.models.data.row import Row, raw_lines
+from rtcontrol.models.data.row import Row, read_raw_lines
 from rtcontrol.models.decode.probe import check_probes, probe_hints
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import folder_lock
@@ -208,7 +208,7 @@ def _row_data(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
     """Return the training data of rows, which training repeats in random order."""
     listed = [rows] if _is_path(rows) else list(rows)
     files = [Path(row) for row in listed if _is_path(row)]
-    lines = ((f"{path}:{n}", line) for path in files for n, line in raw_lines(path))
+    lines = ((f"{path}:{n}", line) for path in files for n, line in read_raw_lines(path))
     numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
     source = f"Rows of {', '.join(file.name for file in files)}" if files else "Rows from Python"
     return _split_data(source, *examples.checked(lines if files else numbered, tools, goal), goal)

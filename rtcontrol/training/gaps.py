@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, read_tokens, with_number
+from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, read_tokens, swap_number
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.training.examples import Label, Sample
@@ -58,7 +58,7 @@ class GapFiller:
     def _fill(self, situation: tuple[str, str], name: str, rng: random.Random) -> tuple[str, str] | None:
         """Return a situation with a number from a field's gaps; None if it has no such field or no right call."""
         instruction, observation = situation
-        if (text := with_number(observation, name, rng.choice(self.numbers[name]))) is None:
+        if (text := swap_number(observation, name, rng.choice(self.numbers[name]))) is None:
             return None
         try:
             self.label(instruction, text)
@@ -79,7 +79,7 @@ def unfamiliar_shares(known: KnownObservations, observations: Sequence[str], rng
         spans = [match.span() for _, match in tokens]
         words = [match.span() for _, match in tokens if match.lastindex == 2]
         for name, number in _other_numbers(known, [token for token, match in tokens if match.lastindex == 1], rng):
-            changed = with_number(text, *number)
+            changed = swap_number(text, *number)
             shares.setdefault(name, []).append(bool(changed and known.unfamiliar(changed)))
         for name, places, other in (("a new word", words, "zqorgle"), ("without a word or number", spans, "")):
             if places:

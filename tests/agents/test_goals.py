@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Goal, Goals, InvalidCall
-from rtcontrol.agents.goal_tools import number_of
+from rtcontrol.agents.goal_tools import parse_number
 from rtcontrol.agents.road.goals import KINDS, VALUES, RoadGoal, recognise
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Call
@@ -190,4 +190,4 @@ def test_call_without_a_matching_goal_is_refused(call: Call) -> None:
     ],
 )
 def test_ambiguous_numbers_are_not_parsed(text: str, number: float | None) -> None:
-    assert number_of(text) == (number if number is None else pytest.approx(number))
+    assert parse_number(text) == (number if number is None else pytest.approx(number))

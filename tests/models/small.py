@@ -217,7 +217,7 @@ class Oracle:
         trie = plan.heads[k].trie
         node = ROOT
         while legal := trie.legal_children(node, mask):
-            row = self.logits([*prompt, trie.token(ROOT), *node])[-1]
+            row = self.logits([*prompt, trie.last_token(ROOT), *node])[-1]
             scores = [float(row[t]) for t, _ in legal]
             if len(scores) > 1:
                 best, second = sorted(scores, reverse=True)[:2]

@@ -11,7 +11,7 @@ import pytest
 
 from rtcontrol.models import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.data.row import raw_lines
+from rtcontrol.models.data.row import read_raw_lines
 from rtcontrol.models.errors import UserError, open_input, read_text
 from rtcontrol.models.files import create_file, lock_folder, open_output, replace_file, unlock_folder, write_output
 from rtcontrol.telemetry.record_reader import read_record
@@ -37,7 +37,7 @@ def test_only_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
     make(kind, path := tmp_path / "record.mcap")
     with pytest.raises(OSError, match=r"pipe|socket|folder|symbolic|not a file"):
         read_text(path)
-    for read in (raw_lines, read_record):
+    for read in (read_raw_lines, read_record):
         with pytest.raises(UserError, match="record.mcap"):
             list(read(path))
 
@@ -47,7 +47,7 @@ def test_pipe_with_a_writer_is_read() -> None:
     os.write(into, b"one\n")
     os.close(into)
     path = Path(f"/dev/fd/{out}")
-    assert list(raw_lines(path)) == [(1, b"one\n")]
+    assert list(read_raw_lines(path)) == [(1, b"one\n")]
     with pytest.raises(OSError, match="not a file"):
         open_input(path, pipes=False)
     os.close(out)

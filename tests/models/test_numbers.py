@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rtcontrol.models.numbers import TrainedNumbers, known_numbers, quantities, with_plain_numbers
+from rtcontrol.models.numbers import TrainedNumbers, known_numbers, read_quantities, with_plain_numbers
 
 READ = {
     "drive at 30 mph": ["30 mph"],
@@ -32,12 +32,12 @@ UNCLEAR = (
 
 @pytest.mark.parametrize("text", READ)
 def test_numbers_are_read_with_sign_and_unit(text: str) -> None:
-    assert [f"{q.value:f} {q.unit}".strip() for q in quantities(text)] == READ[text]
+    assert [f"{q.value:f} {q.unit}".strip() for q in read_quantities(text)] == READ[text]
 
 
 @pytest.mark.parametrize("text", UNCLEAR)
 def test_ambiguous_number_has_no_value(text: str) -> None:
-    assert [q.value for q in quantities(text)][-1:] == [None]
+    assert [q.value for q in read_quantities(text)][-1:] == [None]
 
 
 def test_sentence_gets_plain_numbers_or_none() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, with_number
+from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, swap_number
 from rtcontrol.models.train.observations import MAX_FALSE_ALARMS, ObservationCounts
 
 STOCK = KnownNumbers(("0",), "0 to 2, 5, 9", "1", 0)
@@ -65,7 +65,7 @@ def test_grid_and_decimals_of_training_count() -> None:
     assert tens.message() == "-20 to 40 in steps of 10" and parts.message() == "-1.00 to 0.25, 0.75"
     assert len(KnownNumbers(("0",), "0, 1000000000000", "1", 0).gaps(200)) == 200
     assert STOCK.gaps(9) == ["3", "4", "6", "7", "8"] and STOCK.gaps(2) == ["3", "6"]
-    assert with_number('{"a": 1, "stock": [2, 3]}', "stock#2", "7") == '{"a": 1, "stock": [2, 7]}'
+    assert swap_number('{"a": 1, "stock": [2, 3]}', "stock#2", "7") == '{"a": 1, "stock": [2, 7]}'
 
 
 def test_long_observation_is_checked_in_linear_time() -> None:

@@ -17,7 +17,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.conversation import ConversationTurn, UnpairedResult, match_results
 from rtcontrol.models.decode.draft_tree import MAX_COPIED, GuessSources
-from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.grammar import GrammarCompiler
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import FreeDomain
@@ -104,7 +104,7 @@ def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
     """This covers listed values, free values, and the texts from which values are guessed."""
     control = {tokenizer.special_id(t) for t in tokenizer.specials}
     free = {"type": "object", "properties": {"s": {"type": "string", "maxLength": 40}}, "required": ["s"]}
-    grammars = Grammars(tokenizer, tokenizer.size)
+    grammars = GrammarCompiler(tokenizer, tokenizer.size)
     grammar = grammars.compile(FreeDomain(free), "")
     for token in tokenizer.specials:
         parameters = {"properties": {token: {"enum": [token, "x"], "description": token}, "free": free}}
@@ -117,11 +117,11 @@ def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
         # A free value may spell the token, but control ids are never legal inside.
         head_id, value = tokenizer.special_id("</arg1>"), grammars.start(grammar)
         for wanted in tokenizer.encode(json.dumps({"s": token}, separators=(",", ":"), ensure_ascii=False)):
-            legal = value.legal(head_id, None)
+            legal = value.legal_tokens(head_id, None)
             assert legal[wanted] and not legal[sorted(control - {head_id})].any()
             value.push(wanted)
         guesses = GuessSources(tokenizer, prompt=f"ab {token} {token}", room=9)
-        (guessed,) = guesses.after(tokenizer.encode("ab"))
+        (guessed,) = guesses.continuations(tokenizer.encode("ab"))
         assert tokenizer.decode(guessed).startswith(f" {token}"[:MAX_COPIED]) and not control & set(guessed)
 
 

@@ -229,7 +229,7 @@ def prompt(tools: tuple[ToolSchema, ...]) -> list[str]:
 def test_order_of_keys_does_not_change_tools(other: dict[str, Any]) -> None:
     tools = tool_schemas((other,))
     assert LEARNT.knows(tools)
-    assert prompt(LEARNT.as_trained(tools)) == prompt(tool_schemas((GO,)))
+    assert prompt(LEARNT.in_trained_order(tools)) == prompt(tool_schemas((GO,)))
 
 
 @pytest.mark.parametrize(

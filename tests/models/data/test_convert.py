@@ -13,7 +13,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, convert_rows, rows_of_sample
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.data.sample import DroppedSample, Sample, Tally, UnusableSample
-from rtcontrol.models.data.types import coerce, parse_annotation, parse_call, tool_definition
+from rtcontrol.models.data.types import convert_value, parse_annotation, parse_call, tool_definition
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -204,4 +204,4 @@ def test_unreadable_call_is_refused(text: str) -> None:
     ],
 )
 def test_string_is_converted_to_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
-    assert coerce(value, schema) == read
+    assert convert_value(value, schema) == read

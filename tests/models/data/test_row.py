@@ -165,7 +165,7 @@ def test_every_synthetic_row_fits_its_tools(tools: list[dict[str, Any]], seed: i
     sets = [tuple(map(ToolSchema.from_openai, tools))]
     made = []
     try:
-        for row in synthesis.generate(sets, 5, seed, Tally(), ANY):
+        for row in synthesis.random_rows(sets, 5, seed, Tally(), ANY):
             made.append(row)
     except UserError as error:
         assert "different rows" in str(error)
@@ -179,10 +179,10 @@ def test_every_synthetic_row_fits_its_tools(tools: list[dict[str, Any]], seed: i
 def test_synthetic_rows_follow_shares_and_repeat_by_seed() -> None:
     properties = {f"p{n}": {"type": "string"} for n in range(8)}
     sets = [(canonical_tool(tool_definition("f", "", {"type": "object", "properties": properties})),)]
-    made = list(synthesis.generate(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
+    made = list(synthesis.random_rows(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
     counts = Counter(len(row.call.arguments) for row in made if row.call)
     assert set(counts) == {1, 3} and 250 < counts[1] < 350
-    assert made == list(synthesis.generate(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
+    assert made == list(synthesis.random_rows(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])
@@ -197,7 +197,7 @@ def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"name": "f", "parameters": {"type": "dict", "properties": {"a": {"type": "float"}}}}]))
     sets = read_tools(path)
     assert sets[0][0].parameters[0].schema == {"type": "number"}
-    made = list(synthesis.generate(sets, 3, 0, Tally(), ANY))
+    made = list(synthesis.random_rows(sets, 3, 0, Tally(), ANY))
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(json.dumps(row.to_dict()) for row in made))
     assert read_tools(lines) == sets

@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, canonical_tool, convert_rows
 from rtcontrol.models.data.row import read_rows, write_rows
 from rtcontrol.models.data.sample import DroppedSample, Sample, Tally
-from rtcontrol.models.data.sets import file_version, find_data_file, locate, openai_chats, read_source
+from rtcontrol.models.data.sets import file_version, find_data_file, locate, read_openai_chats, read_source
 from rtcontrol.models.errors import UserError
 
 
@@ -173,7 +173,7 @@ def _list(name: str, source: str) -> Callable[[Path, Any], Any]:
 
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
-    "chat": (CHAT, lambda folder, value: openai_chats("", str(_lines(folder, "chats.jsonl", value)))),
+    "chat": (CHAT, lambda folder, value: read_openai_chats("", str(_lines(folder, "chats.jsonl", value)))),
     "openfunctions": (OPEN, _list("o.json", "openfunctions")),
     "seal-tools": (SEAL, _seal),
     "toolalpaca": (ALPACA, _list("eval_x.json", "toolalpaca")),
@@ -241,7 +241,7 @@ def answered(function: dict[str, Any]) -> dict[str, Any]:
 def read(tmp_path: Path, *lines: Any) -> list[Sample | DroppedSample]:
     path = tmp_path / "chats.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    return list(openai_chats("", str(path)))
+    return list(read_openai_chats("", str(path)))
 
 
 @pytest.mark.parametrize(

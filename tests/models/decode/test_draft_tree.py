@@ -149,7 +149,7 @@ def test_guess_of_an_uncalled_tool_does_not_end_the_decision(tokenizer: STTokeni
 @LAW
 @given(room=st.integers(1, 30), ahead=st.integers(0, 40), most=st.integers(0, 60), text=st.sampled_from(WORDS))
 def test_guesses_stay_within_their_token_limit(core: DecoderCore, room: int, ahead: int, most: int, text: str) -> None:
-    head = core.free_head(1, 0)
+    head = core.new_free_value(1, 0)
     values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
     guesses = GuessSources(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
     guessed = type(head)(head.value, head.ends, None, guesses)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode import core
-from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.grammar import MAX_TOKENS, GrammarCompiler, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import packed
@@ -46,12 +46,12 @@ CLOSED = {"enum": ["left", "right", "green blue", "green red"]}
 
 
 @pytest.fixture(scope="module")
-def grammars() -> Grammars:
+def grammars() -> GrammarCompiler:
     tokenizer = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
-    return Grammars(tokenizer, tokenizer.size + 5)
+    return GrammarCompiler(tokenizer, tokenizer.size + 5)
 
 
-def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
+def accepts(grammars: GrammarCompiler, schema: dict[str, Any], text: str) -> bool:
     """Return whether the grammar of a schema accepts a text."""
     value = grammars.start(grammars.compile(FreeDomain(schema), "Tool t"))
     return can_be_written(grammars, value, grammars.tokenizer.encode(text))
@@ -74,15 +74,15 @@ NAMES = f"^[a-z]{{1,{HUGE}}}$"
         ({"type": "array", "prefixItems": [{"type": "integer", "multipleOf": n} for n in range(9001, 9101)]}, "[9001]"),
     ],
 )
-def test_limits_of_the_library_exclude_no_value(grammars: Grammars, schema: dict[str, Any], text: str) -> None:
+def test_limits_of_the_library_exclude_no_value(grammars: GrammarCompiler, schema: dict[str, Any], text: str) -> None:
     assert accepts(grammars, schema, text)
     parse_free(FreeDomain(schema), text)
 
 
 @pytest.mark.parametrize("part", [{"type": "string", "minLength": HUGE}, {"type": "array", "minItems": 10**30}])
-def test_part_longer_than_any_value_is_never_written(grammars: Grammars, part: dict[str, Any]) -> None:
+def test_part_longer_than_any_value_is_never_written(grammars: GrammarCompiler, part: dict[str, Any]) -> None:
     start = "[" if part["type"] == "array" else '"'
-    assert not grammars.start(grammars.compile(FreeDomain({"anyOf": [part, {"type": "integer"}]}), "t")).legal(
+    assert not grammars.start(grammars.compile(FreeDomain({"anyOf": [part, {"type": "integer"}]}), "t")).legal_tokens(
         [], None
     )[grammars.tokenizer.encode(start)[0]]
     assert accepts(grammars, {"type": "object", "properties": {"a": part, "b": {"type": "integer"}}}, '{"b":1}')
@@ -103,14 +103,14 @@ class Greedy:
         excluded: tuple[int, int] | None = None,
     ) -> None:
         head, prompt = decider.plan.heads[1], prompt_of(decider, *situation)
-        grammars = Grammars(decider.tokenizer, oracle.logits([0]).shape[1])
+        grammars = GrammarCompiler(decider.tokenizer, oracle.logits([0]).shape[1])
         value, token = grammars.start(grammars.compile(decider.plan.slots[tool][0].domain, "")), -1
         self.margin, self.choices, self.confidence, self.forced_start = math.inf, 0, 1.0, False
         self.last = (0, -1)
         while token not in (head.end_id, null):
             if value.tokens or null is None:
                 value.push_forced()
-            legal = np.flatnonzero(value.legal(head.end_id, null))
+            legal = np.flatnonzero(value.legal_tokens(head.end_id, null))
             legal = legal[[(len(value.tokens), t) != excluded for t in legal]]
             self.forced_start |= not self.choices and (len(legal) == 1 or bool(value.tokens))
             token = int(legal[0])
@@ -180,7 +180,7 @@ def test_free_value_equals_constrained_greedy_decoding(
             assert again.forward_passes == 1
 
 
-def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: Grammars) -> None:
+def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: GrammarCompiler) -> None:
     tokenizer = grammars.tokenizer
     end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
     (first,) = tokenizer.encode("left")
@@ -189,7 +189,7 @@ def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: Grammars
         value = grammars.start(grammars.compile(FreeDomain({"type": "string"}), "Tool t"))
         if begun:
             value.push(first)
-        return bool(value.legal(end, null_id)[token])
+        return bool(value.legal_tokens(end, null_id)[token])
 
     for special in map(tokenizer.special_id, tokenizer.specials):
         for begun in (False, True):  # the value may end at once, or here
@@ -246,7 +246,7 @@ SPOKEN_OF = {
     ],
 )
 def test_grammar_accepts_exactly_the_values_of_its_schema(
-    grammars: Grammars, schema: dict[str, Any], takes: list[str], refuses: list[str]
+    grammars: GrammarCompiler, schema: dict[str, Any], takes: list[str], refuses: list[str]
 ) -> None:
     assert [text for text in takes if not accepts(grammars, schema, text)] == []
     assert [text for text in refuses if accepts(grammars, schema, text)] == []
@@ -270,19 +270,19 @@ def test_value_has_its_declared_type_whatever_its_text() -> None:
         parse_free(FreeDomain({"type": "array"}), f"[{2**64}]")
 
 
-def test_value_at_the_token_limit_ends_legally_or_fails(grammars: Grammars) -> None:
+def test_value_at_the_token_limit_ends_legally_or_fails(grammars: GrammarCompiler) -> None:
     end = grammars.tokenizer.special_id("</arg1>")
     go = grammars.tokenizer.encode("go")[0]
     value = grammars.start(grammars.compile(FreeDomain({"type": "string"}), ""))
     for _ in range(MAX_TOKENS):
-        assert value.legal(end, None)[go]
+        assert value.legal_tokens(end, None)[go]
         value.push(go)
-    assert np.flatnonzero(value.legal(end, None)).tolist() == [end]  # it may end here, so it does
+    assert np.flatnonzero(value.legal_tokens(end, None)).tolist() == [end]  # it may end here, so it does
     value = grammars.start(grammars.compile(FreeDomain({"type": "string", "minLength": 200}), ""))
     for _ in range(MAX_TOKENS):
         value.push(go)
     with pytest.raises(DecodeError, match=f"did not end within {MAX_TOKENS} tokens"):
-        value.legal(end, None)
+        value.legal_tokens(end, None)
 
 
 # An illegal value is decided again once, without its last choice: as greedy decoding would without it.

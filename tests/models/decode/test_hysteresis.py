@@ -93,7 +93,7 @@ class ByHand:
     def _shares(self, k: int, node: tuple[int, ...], legal: Any) -> list[float]:
         if len(legal) < 2:
             return [1.0] * len(legal)
-        ids = (*self._prompt, self._plan.heads[k].trie.token(ROOT), *node)
+        ids = (*self._prompt, self._plan.heads[k].trie.last_token(ROOT), *node)
         if ids not in self._rows:
             self._rows[ids] = self._oracle.logits(ids)[-1]
         scores = [float(self._rows[ids][t]) for t, _ in legal]

@@ -78,7 +78,7 @@ def test_packed_logits_equal_separate_forwards_of_each_head(
         trie = decider.plan.heads[k].trie
         above = slots[k, n[:-1]] if n else ()
         slots[k, n] = (*above, i)
-        nodes.append(Node(trie.token(n), len(n), above))
+        nodes.append(Node(trie.last_token(n), len(n), above))
         paths.append([entries[s] for s in slots[k, n]])
     hidden = sequence.run(nodes)
     ours = runner.model.logits(hidden)
@@ -87,7 +87,7 @@ def test_packed_logits_equal_separate_forwards_of_each_head(
     for entry, path in zip(entries, paths, strict=True):
         if slots[entry] in inner:
             continue
-        theirs = oracle.logits([*prompt, *(decider.plan.heads[k].trie.token(n) for k, n in path)])[-len(path) :]
+        theirs = oracle.logits([*prompt, *(decider.plan.heads[k].trie.last_token(n) for k, n in path)])[-len(path) :]
         torch.testing.assert_close(ours[list(slots[entry])], theirs, atol=2e-3, rtol=1e-3)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan, compile_plan
 from rtcontrol.models.decode.protocol import Budget
-from rtcontrol.models.decode.walk import HeadState, Walker, worst_call
+from rtcontrol.models.decode.walk import HeadState, Walker, worst_call_cost
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
@@ -138,4 +138,4 @@ def test_no_call_takes_more_passes_than_the_stated_worst(
     for each in range(5):
         called, passes = decided(walker, seed + each)
         if called not in (None, NO_TOOL):
-            assert passes <= worst_call(walker, called)[0]
+            assert passes <= worst_call_cost(walker, called)[0]

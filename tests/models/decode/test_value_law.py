@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.convert import check_call, in_head_order, with_declared_types
 from rtcontrol.models.data.sample import UnusableSample
-from rtcontrol.models.decode.grammar import JSON_TEXT, Grammars, parse_free
+from rtcontrol.models.decode.grammar import JSON_TEXT, GrammarCompiler, parse_free
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
@@ -35,12 +35,12 @@ LIMIT = 24  # tokens, after which a value must end
 
 
 @pytest.fixture(scope="module")
-def grammars() -> Grammars:
+def grammars() -> GrammarCompiler:
     tokenizer = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
-    return Grammars(tokenizer, tokenizer.size)
+    return GrammarCompiler(tokenizer, tokenizer.size)
 
 
-def tried(grammars: Grammars, seed: int, counts: Counter[str]) -> None:
+def tried(grammars: GrammarCompiler, seed: int, counts: Counter[str]) -> None:
     """One schema: what became of it is counted in `told`."""
     drawer = Drawer(seed)
     schema = drawer.schema()
@@ -98,23 +98,23 @@ def tried(grammars: Grammars, seed: int, counts: Counter[str]) -> None:
         assert JUDGE(schema).is_valid(parse_free(slot.domain, text)), (seed, schema, text)
 
 
-def can_be_written(grammars: Grammars, value: Any, ids: list[int]) -> bool:
+def can_be_written(grammars: GrammarCompiler, value: Any, ids: list[int]) -> bool:
     """Return whether a value may consist of these tokens."""
     end = grammars.tokenizer.special_id("</arg1>")
     for token in ids:
-        if not value.legal(end, None)[token]:
+        if not value.legal_tokens(end, None)[token]:
             return False
         value.push(token)
-    return bool(value.legal(end, None)[end])
+    return bool(value.legal_tokens(end, None)[end])
 
 
-def decoded(grammars: Grammars, grammar: str, domain: Any, chance: random.Random, limit: int) -> Any:
+def decoded(grammars: GrammarCompiler, grammar: str, domain: Any, chance: random.Random, limit: int) -> Any:
     """Decode a value like the decoder, but choose at random among the legal tokens."""
     end = grammars.tokenizer.special_id("</arg1>")
     value = grammars.start(grammar, limit)
     while True:
         value.push_forced()
-        token = int(chance.choice(np.flatnonzero(value.legal(end, None))))
+        token = int(chance.choice(np.flatnonzero(value.legal_tokens(end, None))))
         if token == end:
             return parse_free(domain, grammars.tokenizer.decode(value.tokens))
         value.push(token)
@@ -125,7 +125,7 @@ LONG = [pytest.param(range(first, first + 1_000), marks=SLOW) for first in range
 
 
 @pytest.mark.parametrize("seeds", [range(60), range(60, 120), *LONG], ids=str)
-def test_decoded_values_are_valid_and_valid_values_can_be_decoded(grammars: Grammars, seeds: range) -> None:
+def test_decoded_values_are_valid_and_valid_values_can_be_decoded(grammars: GrammarCompiler, seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds:
         tried(grammars, seed, counts)
@@ -151,7 +151,7 @@ LETTERS = {"type": "string", "pattern": "^[a-z]+$"}
         ),
     ],
 )
-def test_rules_of_two_schema_parts_are_enforced_while_decoding(grammars: Grammars, schema: Any, no: Any) -> None:
+def test_rules_of_two_schema_parts_are_enforced_while_decoding(grammars: GrammarCompiler, schema: Any, no: Any) -> None:
     (tool,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
     domain: Any = tool.parameters[0].domain
     grammar = grammars.compile(domain, "Tool t, v")
@@ -176,7 +176,7 @@ def test_rules_of_two_schema_parts_are_enforced_while_decoding(grammars: Grammar
     ],
 )
 @pytest.mark.parametrize("limit", [1, 24])
-def test_value_at_a_low_token_limit_ends_validly(grammars: Grammars, schema: Any, limit: int) -> None:
+def test_value_at_a_low_token_limit_ends_validly(grammars: GrammarCompiler, schema: Any, limit: int) -> None:
     grammar = grammars.compile(FreeDomain(schema), "Tool t, v")
     for seed in range(5):
         assert JUDGE(schema).is_valid(decoded(grammars, grammar, FreeDomain(schema), random.Random(seed), limit))
@@ -191,7 +191,7 @@ def test_value_at_a_low_token_limit_ends_validly(grammars: Grammars, schema: Any
         ({"enum": [[1.0, {"k": 2}], 3]}, [[1, {"k": 2.0}], [1.0, {"k": 2}], 3.0]),
     ],
 )
-def test_numbers_are_accepted_in_every_notation(grammars: Grammars, schema: Any, values: list[Any]) -> None:
+def test_numbers_are_accepted_in_every_notation(grammars: GrammarCompiler, schema: Any, values: list[Any]) -> None:
     (schema,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": {"type": "array", "items": schema}}}}])
     domain = schema.parameters[0].domain
     assert isinstance(domain, FreeDomain)
@@ -222,18 +222,18 @@ CARDS = {"type": "array", "items": {"enum": [f"card {i}" for i in range(20)]}, "
     ],
 )
 @pytest.mark.parametrize("limit", [1, 40])
-def test_listed_items_of_a_set_never_repeat(grammars: Grammars, schema: Any, limit: int) -> None:
+def test_listed_items_of_a_set_never_repeat(grammars: GrammarCompiler, schema: Any, limit: int) -> None:
     grammar = grammars.compile(FreeDomain(schema), "Tool t, v")
     for seed in range(6):
         assert JUDGE(schema).is_valid(decoded(grammars, grammar, FreeDomain(schema), random.Random(seed), limit))
 
 
-def test_removed_item_of_a_set_may_be_written_again(grammars: Grammars) -> None:
+def test_removed_item_of_a_set_may_be_written_again(grammars: GrammarCompiler) -> None:
     value = grammars.start(grammars.compile(FreeDomain(CARDS), "Tool t, v"))
-    legal, items = value.legal([], None).copy(), grammars.tokenizer.encode('["card 1","card 2","')
+    legal, items = value.legal_tokens([], None).copy(), grammars.tokenizer.encode('["card 1","card 2","')
     value.push(*items)
     value.pop(len(items))
-    assert (value.legal([], None) == legal).all()
+    assert (value.legal_tokens([], None) == legal).all()
     value.push(*items)
     end = value.find_ending(64)
     assert end is not None and value.tokens == items
@@ -241,7 +241,7 @@ def test_removed_item_of_a_set_may_be_written_again(grammars: Grammars) -> None:
 
 
 @pytest.mark.parametrize("schema", [{**CARDS, "minItems": 21}, {**CARDS, "items": {"type": "boolean"}}])
-def test_set_with_too_few_listed_items_is_refused(grammars: Grammars, schema: Any) -> None:
+def test_set_with_too_few_listed_items_is_refused(grammars: GrammarCompiler, schema: Any) -> None:
     with pytest.raises(UserError, match="no value satisfies its schema"):
         grammars.compile(FreeDomain(schema), "Tool t, v")
 

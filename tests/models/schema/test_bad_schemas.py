@@ -16,7 +16,7 @@ import pytest
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.decider import DeciderSpec, build_core
-from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.grammar import GrammarCompiler
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import limits, validator
@@ -135,7 +135,7 @@ def test_decoding_ends_whatever_the_model_prefers() -> None:
     names = {f"^a{i}.*b$": {"type": "string"} for i in range(80)}
     large = {"type": "array", "items": {"type": "integer", "multipleOf": 7919 * 7907}, "maxItems": 10**9}
     checkpoint = Checkpoint.open("lander")
-    grammars = Grammars(checkpoint.tokenizer, checkpoint.config["vocab_size"])
+    grammars = GrammarCompiler(checkpoint.tokenizer, checkpoint.config["vocab_size"])
     for schema in (text("^[ab]*a[ab]{25}$"), {"type": "object", "patternProperties": names}, large):
         domain: Any = tool_schemas(taking(schema))[0].parameters[0].domain
         grammar = grammars.compile(domain, "")

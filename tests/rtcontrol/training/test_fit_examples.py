@@ -17,7 +17,7 @@ from rtcontrol.agents import Goal, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.scratch import NARROW, WIDE, count_words, new_learner, shape_for
+from rtcontrol.models.train.scratch import NARROW, WIDE, choose_shape, count_words, new_learner
 from rtcontrol.training import world_rows
 from rtcontrol.training.examples import checked, contradiction_notice, tools_of
 from rtcontrol.training.fit_run import MOST, HeldOut, split
@@ -109,9 +109,9 @@ def test_rows_of_one_question_are_held_out_together() -> None:
 def test_vocabulary_and_width_follow_words_and_numbers() -> None:
     _, given = checked((("", r) for r in rows(300)), Tools(TOOLS))
     words = count_words(given)
-    assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
+    assert {str(n) for n in range(21)} <= set(words.numbers) and choose_shape(words) == NARROW
     _, many = checked((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
-    assert shape_for(count_words(many)) == WIDE
+    assert choose_shape(count_words(many)) == WIDE
 
 
 def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
