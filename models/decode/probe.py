@@ -1,5 +1,5 @@
-"""Probe free values when a session starts: write values at random under their grammar, and count those that satisfy
-the rules which are only checked after decoding."""
+"""Test free values before a run: generate random values by their grammar, and count how many satisfy the rules that
+are only checked after decoding."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ENDS, OPENING, COMMA, DIGITS, LETTERS = b'"]}', b"[{", b",", b"0123456789", b"ab
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The result for one parameter: how many of the `count` values are `legal`, the keywords that are only `checked`,
-    why a value is illegal (`fault`), and how many choices were made."""
+class ProbeResult:
+    """The result for one parameter: how many of `count` random values are `legal`, which keywords are only `checked`
+    after decoding, why one of the values is illegal (`fault`), and how many bytes were chosen (`choices`)."""
 
     count: int
     legal: int
@@ -55,11 +55,11 @@ class Probe:
         return f"{share} {self.count} random values violate {rules}, such as {self.fault}"
 
 
-NOTHING = Probe(0, 0, (), "", 0)
+NO_RESULT = ProbeResult(0, 0, (), "", 0)
 
 
-def probes(tools: Sequence[ToolSchema]) -> Iterator[tuple[ToolSchema, Parameter, Probe]]:
-    """Yield the parameters of which many random values are illegal. This takes at most about 50 ms for a tool."""
+def unreliable_parameters(tools: Sequence[ToolSchema]) -> Iterator[tuple[ToolSchema, Parameter, ProbeResult]]:
+    """Yield each parameter of which many random values are illegal, in at most about 50 ms for a tool."""
     rest = MAX_CHOICES
     for tool in tools:
         room = min(MAX_OF_TOOL, rest)
@@ -68,16 +68,16 @@ def probes(tools: Sequence[ToolSchema]) -> Iterator[tuple[ToolSchema, Parameter,
                 written = json.dumps([p.domain.schema, p.rules], default=repr)
                 if len(written) > MAX_CACHED:
                     continue
-                probe = _probe(written)
+                probe = _probe_parameter(written)
                 rest, room = rest - probe.choices, room - probe.choices
                 if probe.fails_often:
                     yield tool, p, probe
 
 
 def probe_hints(tools: Sequence[ToolSchema]) -> dict[str, list[str]]:
-    """Return sentences about the parameters of `probes` by the tool's name, with a hint on what to change."""
+    """Return a list of hints for each tool name: its `unreliable_parameters`, and what to change."""
     hints: dict[str, list[str]] = {tool.name: [] for tool in tools}
-    for tool, p, probe in probes(tools):
+    for tool, p, probe in unreliable_parameters(tools):
         hints[tool.name].append(
             f"parameter {p.name}: {probe}; such a call is a miss. Hint: relax this, or list values."
         )
@@ -86,7 +86,7 @@ def probe_hints(tools: Sequence[ToolSchema]) -> dict[str, list[str]]:
 
 def check_probes(tools: Sequence[ToolSchema]) -> None:
     """Raise UserError if no random value of a required parameter is legal."""
-    for tool, p, probe in probes(tools):
+    for tool, p, probe in unreliable_parameters(tools):
         if p.required and not p.nullable and not probe.legal:
             where = f"Tool {quoted_name(tool.name)}, parameter {quoted_name(p.name)}"
             hint = "Relax these rules, which are checked after decoding, or give a legal value in its `examples`."
@@ -94,16 +94,16 @@ def check_probes(tools: Sequence[ToolSchema]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _probe(written: str) -> Probe:
-    """Return the result for a parameter of this schema and these rules, as JSON."""
+def _probe_parameter(written: str) -> ProbeResult:
+    """Return the result for a parameter. `written` is its [schema, rules] as JSON."""
     schema, rules = json.loads(written)
     domain = FreeDomain(schema, rules=rules)
     try:
         mask = compile_mask(domain, "a probe")
     except UserError:  # a session refuses it by name
-        return NOTHING
+        return NO_RESULT
     if not mask.checked:
-        return NOTHING
+        return NO_RESULT
     matcher, rng = byte_matcher(mask.grammar), random.Random(0)
     likely, fault = _likely_texts(rules, rng), ""
     count = legal = choices = 0
@@ -111,7 +111,7 @@ def _probe(written: str) -> Probe:
         fits = domain.validator.accepts(example) and matches_text(matcher, json_text(example))
         count, legal = count + fits, legal + fits
     for _ in range(COUNT):
-        text, chosen = _write(matcher, rng, likely, MAX_OF_TOOL // 2 - choices)
+        text, chosen = _random_text(matcher, rng, likely, MAX_OF_TOOL // 2 - choices)
         choices += chosen + len(written) // CHARACTERS
         if text is None:
             continue
@@ -124,7 +124,7 @@ def _probe(written: str) -> Probe:
         choices += steps_taken() // STEPS
         if choices >= MAX_OF_TOOL // 2:
             break
-    return Probe(count, legal, mask.checked, fault, choices)
+    return ProbeResult(count, legal, mask.checked, fault, choices)
 
 
 def _likely_texts(rules: Mapping[str, Any], rng: random.Random) -> list[bytes]:
@@ -140,7 +140,7 @@ def _likely_texts(rules: Mapping[str, Any], rng: random.Random) -> list[bytes]:
             typed = {"type": "string" if "pattern" in part else "integer", **part}
             try:
                 mask = compile_mask(FreeDomain(normal_form(typed, "a rule")), "a rule")
-                text, _ = _write(byte_matcher(mask.grammar), rng, (), MAX_BYTES)
+                text, _ = _random_text(byte_matcher(mask.grammar), rng, (), MAX_BYTES)
             except (UserError, PatternError):
                 continue
             texts |= {} if text is None else {text: None}
@@ -149,9 +149,9 @@ def _likely_texts(rules: Mapping[str, Any], rng: random.Random) -> list[bytes]:
     return [text.encode() for text in texts]
 
 
-def _write(matcher: Any, rng: random.Random, likely: Sequence[bytes], room: int) -> tuple[str | None, int]:
-    """Write a random text that the matcher accepts, with at most `room` choices. Return the text (None if it does not
-    end) and the number of choices."""
+def _random_text(matcher: Any, rng: random.Random, likely: Sequence[bytes], room: int) -> tuple[str | None, int]:
+    """Return a random text that the matcher accepts (None if it does not end within `room` choices of a byte), and the
+    number of choices."""
     ahead, written, choices = matcher.deep_copy(), bytearray(), 0
     while len(written) < MAX_BYTES and choices < room and not ahead.is_error():
         if not (more := ahead.compute_ff_bytes()):
@@ -169,7 +169,7 @@ def _write(matcher: Any, rng: random.Random, likely: Sequence[bytes], room: int)
 
 
 def _next_bytes(matcher: Any, legal: Sequence[int], rng: random.Random, likely: Sequence[bytes]) -> bytes:
-    """Return a likely text, or one byte: of each kind with the same probability, so that values end."""
+    """Return a likely text, or a random byte, which is of each kind (such as a digit) with the same probability."""
     if likely and rng.random() < LIKELIHOOD:
         text = rng.choice(likely)
         for more in (text, text.removeprefix(b'"')):  # the quote may be written already
