@@ -81,17 +81,17 @@ def test_refuses_no_tool_that_can_be_called_otherwise() -> None:
 
 
 def test_limits_the_choices_of_a_tool_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe._probe.cache_clear()
+    probe._probe_parameter.cache_clear()
     taken: list[int] = []
-    results = probe._probe.__wrapped__
+    results = probe._probe_parameter.__wrapped__
 
-    def counted(written: str) -> probe.Probe:
+    def counted(written: str) -> probe.ProbeResult:
         result = results(written)
         taken.append(result.choices)
         return result
 
-    monkeypatch.setattr(probe, "_probe", counted)
+    monkeypatch.setattr(probe, "_probe_parameter", counted)
     many = [tool(f"t{i}", **{f"v{k}": NEVER["contains"] for k in range(6)}) for i in range(60)]
-    often = list(probe.probes(tool_schemas(many)))
+    often = list(probe.unreliable_parameters(tool_schemas(many)))
     assert max(taken) < probe.MAX_OF_TOOL and sum(taken) < probe.MAX_CHOICES + probe.MAX_OF_TOOL
     assert often[0][2].count == 32
