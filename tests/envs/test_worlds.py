@@ -36,6 +36,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.intent import KMH
 
 STEP_S = 0.02
+VILLAGE = ("well", "market", "mill", "church", "oak", "pond", "home", "fox")
 
 
 @given(st.integers(-120, 120), st.integers(-120, 120))
@@ -312,6 +313,6 @@ def test_observations_of_experts_are_familiar_to_bundled_models(name: str) -> No
 
 def test_villagers_know_the_form_of_observations() -> None:
     known = TrainingMetadata.load(ZOO / "village")
-    things = " ".join(f"{place} north far" for place in "well market mill church oak pond home fox".split())
+    things = " ".join(f"{place} north far" for place in VILLAGE)
     assert known is not None and known.unfamiliar(f"{things} whim east") == ()
     assert known.unfamiliar(f"{things} whim upwards") and known.unfamiliar(things)
