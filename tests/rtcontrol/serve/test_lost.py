@@ -136,7 +136,7 @@ def test_server_with_full_pipes_serves_and_ends(tmp_path: Path) -> None:
 
 def test_last_messages_leave_after_the_routers_thread() -> None:
     connections: queue.Queue[RouterConnection] = queue.Queue()
-    receive = lambda connection, decode: connections.put(connection)  # noqa: E731
+    receive = lambda connection, decode, size: connections.put(connection)  # noqa: E731
     sessions: Any = SimpleNamespace(options=ServeOptions(), receive=receive)
     router = Router(sessions, ["tcp://127.0.0.1:*"], None)
     router.start()
