@@ -313,6 +313,7 @@ def test_observations_of_experts_are_familiar_to_bundled_models(name: str) -> No
 
 def test_villagers_know_the_form_of_observations() -> None:
     known = TrainingMetadata.load(ZOO / "village")
-    things = " ".join(f"{place} north far" for place in VILLAGE)
+    places = ("well", "market", "mill", "church", "oak", "pond", "home", "fox")
+    things = " ".join(f"{place} north far" for place in places)
     assert known is not None and known.unfamiliar(f"{things} whim east") == ()
     assert known.unfamiliar(f"{things} whim upwards") and known.unfamiliar(things)
