@@ -112,7 +112,7 @@ class RemoteEnvironment:
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = ReceivedObservations(terms), SentCalls(terms)
         self._episodes = EpisodeTracker()
-        self._instruction = self._sent_instruction = ""  # the last is what the client knows
+        self._instruction = self._sent_instruction = ""  # current instruction; instruction sent last
         self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # protects arrivals and calls
 

@@ -2,7 +2,7 @@
 
 import sys
 
-# `-m` makes the working directory the first on the path, where a file may have the name of a module that we import.
+# `-m` puts the working directory first on the module path, where a file could hide a module that is imported below.
 if not sys.flags.safe_path:
     sys.path.append(sys.path.pop(0))
 

@@ -173,7 +173,7 @@ class Lander(GoalWorld[LanderGoal]):
         )
 
     def observe(self) -> dict[str, float]:
-        # Gymnasium's first leg value belongs to the right leg, although its documentation calls it the left one.
+        # Gymnasium's first leg value belongs to the right leg, although its documentation says the left leg.
         x, y, vx, vy, angle, spin, right_leg, left_leg = self._state
         return {
             "x": x,

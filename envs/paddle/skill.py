@@ -14,7 +14,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.schema.random_call import random_call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # the ball is predicted this far ahead: to hit it, and to avoid it
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # seconds for which the ball's path is predicted: to hit, and to avoid the ball
 GAIN = 7.0  # paddle speed in units per second for each unit of distance to the target
 AIM = 4.2  # to send the ball up or down, hit it at this distance from the paddle's centre
 SWING = 2.0  # maximum of this distance when the ball is returned away from the other paddle

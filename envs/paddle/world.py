@@ -199,7 +199,7 @@ class Person:
                 self._target = rng.uniform(TOP, BOTTOM)
             return
         if incoming and not self._incoming:
-            # For each ball: a random error, and a random part of the paddle to hit the ball with.
+            # Add a random error for each ball, and a random point of the paddle that shall hit the ball.
             self._aim_offset = rng.gauss(0.0, self._aim_error) + rng.uniform(-3.5, 3.5)
         if self._incoming and not incoming:
             self._target = rng.uniform(15.0, 45.0)

@@ -111,7 +111,7 @@ def _drive_call(data: Mapping[str, Any], kmh: int) -> Call:
         return _set_speed(kmh)
     speed_ms, other = data["speed_kmh"] / KMH, data["ahead_kmh"] / KMH
     near = 6.0 + 1.6 * speed_ms + max(0.0, speed_ms - other) * 2.0
-    # Do not follow a car that is faster than our target speed, unless it is very close.
+    # Do not follow a car that is faster than the target speed, unless the car is very close.
     if gap > near or (other * KMH > kmh + 3 and gap > 5.0 + 0.8 * speed_ms):
         return _set_speed(kmh)
     return Call("follow", {"gap": _gap_for_speed(data["ahead_kmh"])})

@@ -90,7 +90,7 @@ class DecoderCore:
         self.only_free = free.pop() if len(free) == 1 else None  # the tool with free values, if there is only one
         self._grammars = GrammarCompiler(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
-        self.starts: dict[tuple[int, int], FreeStart] = {}  # by head and tool
+        self.starts: dict[tuple[int, int], FreeStart] = {}  # by (head, tool)
         self.firsts: dict[FreeStart, ChoicePoint] = {}  # legal first tokens; no entry if the first token is certain
         self.present_firsts: dict[FreeStart, ChoicePoint] = {}  # the same without null, if rules may exclude null
         for (k, tool), domain in self.domains.items():

@@ -26,7 +26,7 @@ from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER, engine_e
 MAX_TOKENS = 64  # default limit for the tokens of a free value
 MAX_ENDING = 256  # tokens beyond the limit that may be used to complete a JSON value
 # Characters that are tried, in this order, to complete a value: first quote and closing brackets (a letter before "]",
-# since strings may contain brackets), then digits and letters that many patterns accept, then opening brackets.
+# because strings may contain brackets), then digits and letters that many patterns accept, then opening brackets.
 ENDING_ORDER = b'"a}],1A0-_.:/@ xetfn[{'
 ANY_CHARACTER, UNESCAPED = (
     "(?s:.)",
@@ -34,7 +34,7 @@ ANY_CHARACTER, UNESCAPED = (
 )  # patterns of any character, and of a character that JSON does not escape
 UNFINISHED_NUMBER = re.compile(rb"[-.\d]+$")  # the last number of unfinished JSON, which may get more digits
 PATTERN_KEYS = {"pattern", "allOf", "anyOf"}  # keywords that may restrict the characters of a string
-# PLAIN_TEXT is the first line of a grammar for a plain string; JSON_TEXT of one for a JSON string without its quotes.
+# A grammar for a plain string starts with PLAIN_TEXT. A grammar for a JSON string without its quotes: with JSON_TEXT.
 PLAIN_TEXT, JSON_TEXT = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
@@ -174,7 +174,7 @@ class FreeValue:
         self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
         self._has_sets = UNIQUE in grammar  # True if the grammar has arrays of unique items
-        # For each complete item of such an array: (number of tokens, grammar and matcher) before the item.
+        # For each complete item of such an array: (number of tokens, grammar, matcher) before the item.
         self._before: list[tuple[int, str, Any]] = []
         self._excluded: tuple[int, int] | None = None  # (number of tokens before the excluded token, this token)
 

@@ -22,15 +22,18 @@ from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.schema.validator import PatternError, all_parts, byte_matcher, matches_text, steps_taken
 
-COUNT, FEWEST = 32, 8  # values that are written for a parameter, and how many a result needs
-MAX_BYTES = 400  # of a value
-# Choices of a byte for one tool, which take about 50 ms, and for all tools. As long as a choice take STEPS of a check,
-# or a sample for each CHARACTERS of a schema.
+COUNT, FEWEST = 32, 8  # at most 32 values are generated per parameter; a result needs at least 8
+MAX_BYTES = 400  # maximum bytes of a generated value
+# Maximum choices of a byte for one tool (about 50 ms), and for all tools. STEPS steps of a check cost as much as one
+# choice, and so does a sampled value for each CHARACTERS characters of its schema.
 MAX_OF_TOOL, MAX_CHOICES, STEPS, CHARACTERS = 2_000, 10_000, 5, 500
-OFTEN = 0.25  # a parameter is named if a larger share of its values is illegal
-MAX_LIKELY, MAX_PATTERNS = 32, 4  # texts that are likely to satisfy a rule, and those for patterns and bounds
-SHOWN = 240  # characters of a fault
-LIKELIHOOD = 0.3  # how often such a text is tried
+OFTEN = 0.25  # the result names a parameter if a larger share of its values is illegal
+MAX_LIKELY, MAX_PATTERNS = (
+    32,
+    4,
+)  # maximum texts that probably satisfy a rule, and maximum of them for patterns and bounds
+SHOWN = 240  # messages show at most this number of characters of a fault
+LIKELIHOOD = 0.3  # probability with which such a text is tried instead of a byte
 ENDS, OPENING, COMMA, DIGITS, LETTERS = b'"]}', b"[{", b",", b"0123456789", b"abcdefghijklmnopqrstuvwxyz"
 
 
@@ -172,7 +175,7 @@ def _next_bytes(matcher: Any, legal: Sequence[int], rng: random.Random, likely: 
     """Return a likely text, or a random byte, which is of each kind (such as a digit) with the same probability."""
     if likely and rng.random() < LIKELIHOOD:
         text = rng.choice(likely)
-        for more in (text, text.removeprefix(b'"')):  # the quote may be written already
+        for more in (text, text.removeprefix(b'"')):  # the value may already have the quote
             if matcher.validate_tokens([*more]) == len(more):
                 return more
     kinds = [[byte for byte in legal if byte in kind] for kind in (ENDS, OPENING, COMMA, DIGITS, LETTERS)]

@@ -80,7 +80,7 @@ class BackupCore(LayeredCore):
 
     def __init__(self, rule: BackupRule) -> None:
         super().__init__("backup", NAMES, BACKUP)
-        self.recent: deque[bool] = deque(maxlen=RECENT)  # for each last answer of the first decider: was it in time?
+        self.recent: deque[bool] = deque(maxlen=RECENT)  # whether each of the first decider's last answers was in time
         self._rule = rule
         self._pending: dict[int, PairedRequest] = {}  # by number: requests that the first decider has not answered
         self._call_counts: dict[int, int] = {}  # by tick: the number of the last requested call

@@ -109,7 +109,7 @@ class InProcessHost(PooledHost):
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
         self.deciding: set[int] = set()  # ticks whose decisions are running and were not cancelled
-        # In CPython 3.11, SimpleQueue.get may ignore its timeout if a signal handler runs for longer. So use Queue.
+        # Use Queue, because in CPython 3.11 SimpleQueue.get may ignore its timeout if a signal handler runs longer.
         self._replies: Queue[DecisionReply | None] = Queue()
 
     def submit(self, request: DecisionRequest) -> None:

@@ -14,7 +14,7 @@ from rtcontrol.models.errors import UserError
 
 # After a loss, a session's decider is rebuilt in at most REBUILDS attempts, with REBUILD_DELAY_NS between them.
 REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
-# A new session gives up after only this number of failed builds, because its build may be what kills the process.
+# A new session gives up after only this number of failed builds, because its build may kill the process.
 ATTEMPTS = 3
 
 

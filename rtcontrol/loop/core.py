@@ -205,7 +205,7 @@ class LoopCore:
         """Return for how many nanoseconds the loop will be idle, for example to collect garbage."""
         if self.busy:
             return 0
-        # A lockstep world waits for the loop. If arriving observations release ticks, the next one may already be here.
+        # A lockstep world waits for the loop. If arriving observations release ticks, the next may already be here.
         return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property

@@ -16,7 +16,7 @@ from rtcontrol.loop.active import echo, unknown_words_text
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 
-DOUBT_S = 0.5  # an instruction is not understood if unsure decisions took 0.5 s more than sure ones
+DOUBT_S = 0.5  # an instruction is not understood if unsure decisions took 0.5 s more than sure decisions
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 READ_NS = 2_000_000_000  # until this time after a call was shown, a yes without a number may be for an older call
 NOTHING = "No call waits for approval."

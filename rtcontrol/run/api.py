@@ -27,7 +27,7 @@ from rtcontrol.run.model_compatibility import first_difference, trained_on
 from rtcontrol.telemetry.progress import slow_work
 
 MAX_DEADLINE_MS = 3_600_000.0
-WAKE_S = 0.000_25  # how long a thread may need to wake; waits end earlier by this time
+WAKE_S = 0.000_25  # waits end this much earlier, because a thread may need this time to wake
 ToolDefinitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 T = TypeVar("T")
 

@@ -42,13 +42,13 @@ from rtcontrol.run.user_files import (
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld
 
-# Environments that are not bundled worlds, with their descriptions for `rtcontrol envs`.
+# Environments other than bundled worlds. By name: the description for `rtcontrol envs`.
 OTHER_ENVIRONMENTS: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
     "remote": "A client, such as a robot or a game, that connects to the address serve.bind (docs/clients.md).",
 }
-# Maximum number of concurrent requests to a remote first decider: at 16 Hz, its answers may take 250 ms.
+# Maximum concurrent requests to a remote first decider. At 16 Hz, 4 are enough for answers that take 250 ms.
 CONCURRENT_REQUESTS = 4
 BACKUP_CONFIDENCE = 0.5  # if the first decider has less confidence in a value, the backup decides
 

@@ -26,7 +26,7 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-# Time limits: for the end of the bridge (which stops its car first, in more than 3 s), after SIGTERM, and for cleaning.
+# Time limits in seconds for the bridge's end (it first stops its car for over 3 s), after SIGTERM, and for cleaning.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 AGENT = "driver"
 MODULE = "rtcontrol_client.carla.standin"

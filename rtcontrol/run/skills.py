@@ -40,9 +40,9 @@ from rtcontrol.telemetry.events import to_jsonable
 from rtcontrol_client.console import printable
 
 LIMIT_S = 300.0  # after this many simulated seconds, an episode ends as a failure
-CHECKED_GOALS = 40  # from this number of goals, one of each kind is tried with the expert before training or scoring
+CHECKED_GOALS = 40  # with 40 goals or more, the expert first tries only one goal of each kind
 MAX_TEXTS = 65_536  # number of stored raw observations, which held-out rows use later; older ones are dropped
-SCORED_GOALS = 8  # number of goals in a score, or one of each kind if there are more kinds
+SCORED_GOALS = 8  # number of goals in a score; with more kinds of goals, one goal of each kind
 # For `rtcontrol check`: maximum seconds for the expert's episodes, goals, and characters of a line; period of a tick.
 EXPERT_S, MAX_GOALS, MAX_CHARS, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 

@@ -29,7 +29,7 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
     session = RaySession()
     try:
         session.start(stopped)
-        servers = build_application(options, cpus=0.0)  # then new replicas can start before old replicas end
+        servers = build_application(options, cpus=0.0)  # without CPUs, new replicas can start early
         from ray import serve
         from ray.serve.schema import LoggingConfig
 

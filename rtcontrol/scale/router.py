@@ -15,7 +15,7 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-LIGHT, ABOVE_MEAN = 0.4, 1.25  # use the hash up to this busy share, or this multiple of the mean
+LIGHT, ABOVE_MEAN = 0.4, 1.25  # the hash chooses replicas up to this busy share, or up to this multiple of the mean
 SESSION = 0.05  # assumed busy share of a session that its replica has not yet reported
 STALE_S = 3.0  # a replica whose stats are older may be frozen
 
@@ -25,8 +25,8 @@ class ReplicaRouter(ConsistentHashRouter):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._assigned: Counter[Any] = Counter()  # new sessions of a replica that its stats do not include yet
-        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # newest stats, and when they arrived
+        self._assigned: Counter[Any] = Counter()  # by replica: new sessions that its stats do not yet include
+        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # by replica: (newest stats, time of arrival)
 
     async def choose_replicas(self, candidate_replicas: Sequence[Any], pending_request: Any = None) -> list[list[Any]]:
         path, headers = path_and_headers(pending_request)

@@ -28,7 +28,7 @@ class PausedRobots:
 
     def __init__(self, folder: Path | None, log_line: Callable[[str], None]) -> None:
         self._folder, self._log_line = folder, log_line
-        self._changed: dict[str, str] = {}  # by robot: why it was paused ("": resumed), until this is written
+        self._changed: dict[str, str] = {}  # by robot: reason for its pause ("": resumed) that is not yet on disk
         self._failed = False
 
     def change(self, robot: str, command: str, by: str) -> None:

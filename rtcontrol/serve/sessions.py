@@ -59,7 +59,7 @@ class SessionRules:
     grace_ns: int = round(GRACE_S * 1e9)  # a session is parked for this time
     beat_ns: int = 1_000_000_000  # time between two pings to a client
     silent_beats: int = 3  # a client that is silent for this number of `beat_ns` counts as lost
-    messages_per_s: float = 5_000.0  # limit per connection; a burst may have the messages of one second
+    messages_per_s: float = 5_000.0  # maximum rate per connection; a burst may have the messages of one second
     errors_per_s: float = 10.0  # limit of sent errors per connection; a burst may have those of two seconds
     ticks_per_s: float = 500.0  # limit of all sessions together
     max_decoder_load: float = 0.8  # limit of the decoder's time that all sessions use together (fraction)

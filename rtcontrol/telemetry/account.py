@@ -40,7 +40,7 @@ BREAKDOWNS = (
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # `Account.listed` stores their events
 MAX_EXAMPLES = 20  # maximum number of keys in the breakdown `unfamiliar`
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum different errors, and stored events per topic
-# At most so many members and instructions are counted separately. All others are counted under the name OTHERS.
+# At most this number of members and instructions are counted separately. Others are counted under the name OTHERS.
 MAX_MEMBERS, MAX_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
 ACK_WINDOW = 2048  # an acknowledgement counts only until 2,048 later calls were executed
 

@@ -14,8 +14,8 @@ from rtcontrol.training.examples import Label, Sample
 from rtcontrol.training.fit_run import Share
 
 SAMPLED = 2_000  # gaps between numbers are searched in this number of situations
-FILLED = 0.25  # share of situations in which a number is replaced by one from a gap
-TRIED = 32  # tried situations per field; the function must label one of them
+FILLED = 0.25  # share of situations in which a number is replaced by a number from a gap
+TRIED = 32  # number of situations that are tried per field; the function must label one of them
 MAX_NUMBERS = 200  # maximum number of random numbers from the gaps of one field
 NAMED = 4  # a notice names at most this number of fields
 

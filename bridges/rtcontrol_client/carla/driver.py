@@ -27,7 +27,7 @@ TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
 GIVE_UP_S = 4.0  # a lane change that is incomplete this long after its planned end is cancelled
 BACK_M = 15.0  # distance in which the vehicle returns to the centre of its lane
-CLEAR_M = 0.25  # a vehicle blocks our path if its sideways distance to the path is less than this
+CLEAR_M = 0.25  # a vehicle blocks the path if its sideways distance to the path is less
 CLOSING = 0.5  # minimum closing speed in m/s that is assumed for other vehicles during a lane change
 LARGEST = 200.0  # the largest number that a call may contain
 NOWHERE = CallContext(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)

@@ -280,7 +280,7 @@ class Client(ClientBase):
             core.request(look)
         self._link.wake()
         limit_s = DECIDE_S if timeout is None else timeout
-        if ttl_ms:  # do not wait longer than the time-to-live, since a later call would be too old
+        if ttl_ms:  # do not wait longer than the time-to-live: a later call would be too old
             limit_s = max(0.0, min(limit_s, (look.t_ns - clock.now_ns()) / 1e9 + ttl_ms / 1e3))
         try:
             self._wait_until(lambda: core.looks.pending is None or core.error is not None, limit_s)

@@ -229,7 +229,7 @@ class Core:
             self.tally.count["reconnects"] += 1
             self._enqueue_call(self.active.disconnect(), now_ns)
         self.connection.is_open, self.connection.greeting.started_ns = False, None
-        # Observations before a reconnect are too old; `_receive_welcome` sends the one of decide() again.
+        # Drop observations from before a reconnect, which are too old. `_receive_welcome` sends that of decide() again.
         self.drop_messages(*SHORT_LIVED)
 
     def should_reconnect(self, now_ns: int) -> bool:
@@ -276,7 +276,7 @@ class Core:
     def wake_ns(self, now_ns: int) -> int:
         """Return when the link must wake up without an event: at the next timer, at the latest in half a second."""
         times = [now_ns + S // 2]
-        if self.active.expires_ns is not None:  # also check every 50 ms, since timers pause in suspend mode
+        if self.active.expires_ns is not None:  # also check every 50 ms: timers pause during suspend
             times += [now_ns + S // 20, self.active.expires_ns + 1]
         if self.error is None:
             times.append(self.connection.wake_ns(bool(self.send_queue)) or times[0])
@@ -428,7 +428,7 @@ class Core:
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.goal.active is not None and self.goal.wanted != self.goal.active:
-            # Return to the previous instruction, since a later hello with the refused one would end the client.
+            # Return to the previous instruction, because a hello with the refused instruction would end the client.
             self.goal.wanted = self.goal.active
             if not connection.is_open:
                 connection.greeting.due_ns, connection.greeting.started_ns = now_ns, None

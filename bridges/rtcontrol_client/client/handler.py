@@ -18,7 +18,7 @@ from rtcontrol_client.wire.messages import Outcomes
 
 AGAIN_S = 0.1  # pause before a failed safe call is retried while there is no session
 SELDOM_S = 1.0  # in a session, this pause is the tick period, but at most SELDOM_S
-CLOSE_S, SAFE_S = 1.0, 5.0  # how long `wait_for_safe_call` waits until the safe call starts, and until it has finished
+CLOSE_S, SAFE_S = 1.0, 5.0  # `wait_for_safe_call` waits so long for the safe call's start, and for its end
 NOT_LIVE_S = 0.02  # interval at which a ObservationThread checks whether there is a session
 LOOK_ERROR_S = 10.0  # minimum interval between two log entries for errors in `look`
 log = logging.getLogger(__name__)

@@ -38,13 +38,13 @@ class OffsetFilter:
         at t2 by the server's clock. An exchange with contradictory times is ignored."""
         rtt_ns = (t3_ns - t0_ns) - (t2_ns - t1_ns)
         if rtt_ns >= 0 and t3_ns >= t0_ns and t2_ns >= t1_ns:
-            # Use integers only, since floats cannot represent such times to the nanosecond.
+            # Use only integers, because floats cannot represent such times to the nanosecond.
             self._samples.append((t3_ns, ClockOffset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
 
     def best_offset(self, now_ns: int) -> ClockOffset | None:
         """Return the best estimate of the offset at `now_ns` of our clock, or None if all exchanges are too old."""
         young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
-        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones, as clocks drift
+        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # if equal, the newest: clocks drift
 
 
 class PhaseLock:

@@ -290,7 +290,7 @@ def roll(q: Any) -> float:
     return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
 
 
-# For each value of `as`: the kind of the field, and the conversion function.
+# By value of the key `as`: (kind of the field, conversion function).
 CONVERSIONS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
     "yaw": ("quaternion", yaw),
     "pitch": ("quaternion", pitch),

@@ -33,8 +33,8 @@ from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, ignore_closed_terminal, write_without_blocking
 
 GRACE_S = 0.02  # the guard waits this long after the expiry, so that a running bridge can publish the safe call itself
-HOLD_S = 1.0  # how long to publish after the bridge's end, or after the first subscriber if it appears later
-MOST_S = 5.0  # how long to publish after the bridge's end while there are no subscribers
+HOLD_S = 1.0  # publish for this time after the bridge's end, or after a later first subscriber
+MOST_S = 5.0  # publish for this time after the bridge's end if no subscriber appears
 END_S = 2.0
 MEET_S = 4.0  # after this time the guard counts as ready, even without a subscriber or server
 BYE, SAFE, READY = b"bye", b"-", b"+"
@@ -100,7 +100,7 @@ class Guard:
             self._process.wait()
 
     def _write_line(self, line: bytes) -> None:
-        # If the pipe is full, it has unread heartbeats, so this one may be lost; `ended` detects a broken pipe.
+        # If the pipe is full, it has unread heartbeats, so this heartbeat may be lost. `ended` detects a broken pipe.
         with self._lock, contextlib.suppress(OSError):
             if not self._pipe.closed:
                 os.write(self._pipe.fileno(), line + b"\n")

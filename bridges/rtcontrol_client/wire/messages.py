@@ -117,8 +117,8 @@ class CallFields(MessagePart):
 
 MEMBERS = 4096  # maximum number of members in a crowd
 PARTS = 1024  # maximum number of parts in a received message
-MAX_FAULTS = 64  # a message with more invalid parts is refused as a whole, since handling an invalid part is slow
-# Limits for the messages that we send, which ensure that these never exceed the receiver's limits.
+MAX_FAULTS = 64  # a message with more invalid parts is refused as a whole: invalid parts take long
+# Sent messages have at most this number of parts and bytes, so that they never exceed the receiver's limits.
 BATCH_PARTS, BATCH_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
@@ -356,7 +356,7 @@ class Welcome(SessionMessage):
     max_age_ms: Milliseconds
     on_miss: OnMiss
     hold_ms: Milliseconds
-    calls_per_tick: CallsPerTick | None = None  # None: one
+    calls_per_tick: CallsPerTick | None = None  # None means one call
     crowd: CrowdTerms | None = None  # None: the session is not a crowd
     heartbeat_ms: Milliseconds
     session_grace_s: Seconds
@@ -408,8 +408,8 @@ class CallMessage(SessionMessage, CallFields):
     """
 
     type: Literal["call"] = "call"
-    release_ns: Nanoseconds | None = None  # since 1.1: when this tick started, by the server's clock; None: not a tick
-    deadline_ns: Nanoseconds  # by the server's clock
+    release_ns: Nanoseconds | None = None  # since 1.1: when this tick started, by the server's clock (None: not a tick)
+    deadline_ns: Nanoseconds  # deadline of the tick, by the server's clock
     t_server_ns: Nanoseconds  # when the server sent this message
     timing: Timing = Timing()
 
