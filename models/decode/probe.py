@@ -28,10 +28,7 @@ MAX_BYTES = 400  # maximum bytes of a generated value
 # choice, and so does a sampled value for each CHARACTERS characters of its schema.
 MAX_OF_TOOL, MAX_CHOICES, STEPS, CHARACTERS = 2_000, 10_000, 5, 500
 OFTEN = 0.25  # the result names a parameter if a larger share of its values is illegal
-MAX_LIKELY, MAX_PATTERNS = (
-    32,
-    4,
-)  # maximum texts that probably satisfy a rule, and maximum of them for patterns and bounds
+MAX_LIKELY, MAX_PATTERNS = 32, 4  # maximum texts that probably satisfy a rule, and those for patterns and bounds
 SHOWN = 240  # messages show at most this number of characters of a fault
 LIKELIHOOD = 0.3  # probability with which such a text is tried instead of a byte
 ENDS, OPENING, COMMA, DIGITS, LETTERS = b'"]}', b"[{", b",", b"0123456789", b"abcdefghijklmnopqrstuvwxyz"
