@@ -18,7 +18,7 @@ from rtcontrol.models.decode.walk import HeadNode
 T = TypeVar("T")
 # A long prompt is computed in slices of at most MAX_SLICE tokens, or fewer if a slice takes over SLICE_S seconds.
 MAX_SLICE, MIN_SLICE, SLICE_S = 64, 4, 0.008
-_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # how many tokens each runner computes in SLICE_S
+_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # by runner: number of tokens that it computes in SLICE_S
 
 
 @dataclass

@@ -23,7 +23,7 @@ T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
 # Supported RoPE types. The type longrope is unsupported: its frequencies depend on the length of the prompt.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
-MAX_NUMBER = 1 << 31  # of the numbers in a config.json
+MAX_NUMBER = 1 << 31  # maximum of the numbers in a config.json
 OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
 

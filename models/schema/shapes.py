@@ -18,9 +18,9 @@ from rtcontrol.models.schema.json_schema import normal_form
 from rtcontrol.models.schema.parameters import CLOSING, Parameter, RootRules, subschemas
 from rtcontrol.models.schema.validator import NO_VALUE, Validator
 
-MAX_OBJECTS = 8  # of one schema that are written as alternatives
+MAX_OBJECTS = 8  # maximum number of objects of one schema that are written as alternatives
 MAX_SHAPES = 64  # alternatives of one object
-Options = tuple[frozenset[Any], ...]  # for each name the classes that its value may have
+Options = tuple[frozenset[Any], ...]  # for each name: the classes that its value may have
 
 
 class ShapeWriter:
@@ -57,7 +57,7 @@ class ShapeWriter:
         self._room -= 1
         try:
             parameters = [self._parameter(name, part, name in required) for name, part in properties.items()]
-        except UserError:  # of a part that has no value
+        except UserError:  # raised for a part that no value satisfies
             return None
         combinations = legal_combinations(parameters, rules)
         known = combinations is not None and not any(ANY_VALUE in row for row in combinations.rows)

@@ -24,7 +24,7 @@ class GatewayOptions:
     origins: frozenset[str] = frozenset()  # pages of these other sites may connect, such as https://robot.example:8443
     token: str | None = field(default=None, repr=False)  # pages of `origins` and other machines need it
     static: Path | None = None  # folder of a user's pages
-    model: str | None = None  # for /v1 requests (None: a model that was trained on the request's tools)
+    model: str | None = None  # used for /v1 requests (None: a model that was trained on the request's tools)
     engine: str = "torch"
     value_tokens: int = 64  # maximum number of tokens of a generated value
     tool_sets: int = 8  # maximum number of open tool sets

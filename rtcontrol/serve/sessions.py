@@ -289,8 +289,8 @@ class Peer:
     messages: TokenBucket
     hellos: TokenBucket
     errors: TokenBucket
-    budget: TimeBudget  # for reading messages of the connection's session
-    refused_budget: TimeBudget  # for receiving messages that are not read
+    budget: TimeBudget  # pays for reading messages of the connection's session
+    refused_budget: TimeBudget  # pays for receiving messages that are not read
     charged_budget: TimeBudget  # the current message is charged to this budget
     received_ns: int  # when the last message was received
     sent_ns: int  # when the last message was sent

@@ -21,7 +21,7 @@ from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
 NATIVE = ("", "@", "=", "<") if sys.byteorder == "little" else ("<",)
-ENVELOPE_BYTES = 256  # the session's token and numbers add at most so many bytes to a message
+ENVELOPE_BYTES = 256  # the session's token and numbers add at most 256 bytes to a message
 KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 Data = Mapping[str, Any] | None
 
