@@ -1,4 +1,4 @@
-"""The policies that a score compares: models and endpoints with confidence gates, the expert, no-op and random."""
+"""Define the policies that a score compares: models and endpoints with confidence gates, expert, no-op and random."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BatchPolicy = Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
 # Number of worlds that are decided together: in a forward pass of a local model, or in concurrent remote requests.
 LOCAL, REMOTE = 16, 8
-GIVE_UP = 3  # a policy fails after this number of failed requests without a success
+MAX_FAILURES = 3  # a policy fails after this number of failed requests without a success
 Failure = UserError | DecodeError | DecisionLost
 
 
 def scripted_policy(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
-    """Return the policy `expert`, `no-op` or `random`. A random call depends on the seed, case and tick only."""
+    """Return the policy `expert`, `no-op` or `random`. A random call depends only on `seed`, case and tick."""
     if name == "expert":
         return lambda worlds: skill.expert_policy([(world.case.instruction, world.observation) for world in worlds])
     if name == "no-op":
@@ -36,12 +36,12 @@ def scripted_policy(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
 
 
 class ModelPolicy:
-    """A policy by which a model or an endpoint decides for many worlds at once. A decision is held if the confidence of
-    the function is below `gate`, or if null means "not understood" to the agent. After a held or failed decision the
-    active call continues, and the safe call follows at the end of the agent's hold time.
+    """A policy by which a model or an endpoint decides for many worlds at once. A call is withheld ("held") if the
+    confidence in its function is below `gate`, and so is a null decision that means "not understood". Then the active
+    call continues, and the safe call follows at the end of the agent's hold time.
 
-    Each world's `policy_data` gets `idle` (by tick: no new call), the counts `held` and `lost`, the count of those
-    held for an `unfamiliar` observation and an `example`. Raises UserError if no decision ever succeeds.
+    It writes to each world's `policy_data`: `idle` (by tick, whether there was no new call), counts of `held`, `lost`
+    and `unfamiliar` decisions, and an `example` of the latter. Raises UserError if the first decisions all fail.
     """
 
     def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
@@ -60,32 +60,32 @@ class ModelPolicy:
         return [self._call_from(world, decision) for world, decision in zip(worlds, decisions, strict=True)]
 
     def _call_from(self, world: EvaluationWorld, decision: Decision | Failure) -> Call | None:
-        kept = world.policy_data
+        data = world.policy_data
         if not isinstance(decision, Decision):
             self._count_failure(decision)
-            kept["lost"] = kept.get("lost", 0) + 1
-            return self._hold_active_call(kept)
+            data["lost"] = data.get("lost", 0) + 1
+            return self._hold_active_call(data)
         doubt = decision.call is None and self._agent.null_is_doubt
         confidence = decision.confidence.get("function", 1.0)
         confidence = 1.0 - confidence if doubt else confidence
         if doubt or confidence < self.gate:
-            kept["held"] = kept.get("held", 0) + 1
+            data["held"] = data.get("held", 0) + 1
             if decision.unfamiliar:
-                kept["unfamiliar"] = kept.get("unfamiliar", 0) + 1
-                kept.setdefault("example", decision.unfamiliar[0])
-            return self._hold_active_call(kept)
-        kept.setdefault("idle", []).append(False)
-        kept["waits"] = 0
+                data["unfamiliar"] = data.get("unfamiliar", 0) + 1
+                data.setdefault("example", decision.unfamiliar[0])
+            return self._hold_active_call(data)
+        data.setdefault("idle", []).append(False)
+        data["waits"] = 0
         return decision.call
 
-    def _hold_active_call(self, kept: dict[str, Any]) -> Call | None:
-        kept.setdefault("idle", []).append(True)
-        kept["waits"] = kept.get("waits", 0) + 1
-        return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
+    def _hold_active_call(self, data: dict[str, Any]) -> Call | None:
+        data.setdefault("idle", []).append(True)
+        data["waits"] = data.get("waits", 0) + 1
+        return self._agent.fallback.safe_call if data["waits"] == self._hold else None
 
     def _count_failure(self, failure: Failure) -> None:
         self._failures += 1
-        if not self._answered and self._failures >= GIVE_UP:
+        if not self._answered and self._failures >= MAX_FAILURES:
             raise UserError(
                 f"The model makes no decision: {failure}".rstrip(".") + ".",
                 "Try the model with `rtcontrol run` first; its report shows the causes.",

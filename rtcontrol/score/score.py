@@ -1,4 +1,4 @@
-"""Score policies in a world in lockstep: by goals, by goals that differ from the instruction, and by phrasings."""
+"""Score policies in a lockstep world: with the judged goal as the instruction, with another goal, and by phrasings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ Progress = Callable[[int, int], None]  # arguments: number of finished episodes,
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a score. If `hz` is 0, the first model's training rate is used. A gate of 0 means no gate."""
+    """The settings of a score. If `hz` is 0, use the tick rate of the first model's training. `gates`: the minimum
+    confidence of each model's calls (0: none). `seeds`: episodes per goal."""
 
     env: str
     agent: str
@@ -53,15 +54,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class GoalRow:
-    """A row of the table of goals. `goals` are judged, and alternate over the seeds. `others` are instructed instead of
-    them in the second part (empty if the expert with another goal would also reach the judged goal)."""
+    """A row of the table of goals. Its episodes are judged by one of `goals` in turn. `others`: the goals to instruct
+    instead in the part "other" (empty if the expert with another goal would also reach the judged goal)."""
 
     title: str
     goals: Sequence[Any]
     others: Sequence[Any] = ()
 
     def cases(self, seeds: Sequence[int], other: bool = False) -> list[Case]:
-        """Return a case for each seed, judged by a goal of `goals`, and instructed the same goal or one of `others`."""
+        """Return a case for each seed, judged by one of `goals`, and instructed with this goal or one of `others`."""
         named = self.others if other else self.goals
         return [
             Case(named[i % len(named)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)
@@ -69,8 +70,8 @@ class GoalRow:
 
 
 def goal_rows(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[GoalRow]:
-    """Return a row for each goal of the skill, or for each goal that a `named` instruction means. The other goal of a
-    row is the opposite goal, or else the next goal with which the expert does not reach the judged goal.
+    """Return a row for each goal of the skill, or for each goal that an instruction in `named` means. The other goal of
+    a row is the opposite goal, or the next goal with which the expert does not reach the judged goal.
 
     Raises UserError if the skill has no goals, or if an instruction names no goal."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
@@ -78,7 +79,7 @@ def goal_rows(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[GoalRo
     else:
         goals = [_recognised_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:
-        raise UserError(f"{skill.name} has no list of goals to score.", "Give them: --set score.goals=...")
+        raise UserError(f"{skill.name} has no list of goals to score.", "List goals: --set score.goals=...")
     lines = []
     for goal in dict.fromkeys(goals):
         listed = [*skill.goals, *(g for g in goals if g not in skill.goals)]
@@ -99,7 +100,7 @@ def _recognised_goal(skill: Skill, text: str) -> Any:
 
 
 def _is_distinguishable(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
-    """Return whether the expert fails to reach `goal` in all tries when it is instructed `other`."""
+    """Return whether the expert never reaches `goal` if its instruction is the goal `other`."""
     cases = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 
@@ -116,26 +117,28 @@ class Phrasing:
     goal: Any = None
 
 
-def phrasings_of(skill: Skill, source: str, names: Sequence[str]) -> list[Phrasing]:
-    """Return the phrasings of the skill's list `source`, or of the file `source` (JSONL, also gzip). An `env`
-    in a line must be in `names`. Raises UserError with the number of the wrong line."""
+def load_phrasings(skill: Skill, source: str, names: Sequence[str]) -> list[Phrasing]:
+    """Return the phrasings of the skill's list `source`, or of the file `source` (JSONL, also gzip), except for lines
+    whose `env` is not in `names`. Raises UserError with the number of an invalid line."""
     if source in skill.phrasings:
         listed = [pair for kind in skill.kinds for pair in skill.phrasings[source](kind)]
         lines = [Phrasing(say, goal.text(), goal) for say, goal in listed]
     else:
-        read = (_phrasing(skill, value, names, f"{source}, line {n}") for n, value in read_json_lines(Path(source)))
+        read = (_parse_phrasing(skill, value, names, f"{source}, line {n}") for n, value in read_json_lines(Path(source)))
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
         message = f"score.phrasings={source} has {len(lines)} sentences for {skill.name}."
-        raise UserError(message, f"Give 1 to {MOST}. {FORM}")
+        raise UserError(message, f"Use 1 to {MOST} sentences. {FORM}")
     means: dict[str, str | None] = {}
     for line in lines:
         if means.setdefault(line.say, line.means) != line.means:
-            raise UserError(f'{source}: "{line.say}" means {line.means!r} and {means[line.say]!r}.', "Leave one out.")
+            raise UserError(
+                f'{source}: "{line.say}" means {line.means!r} and {means[line.say]!r}.', "Remove one of them."
+            )
     return lines
 
 
-def _phrasing(skill: Skill, value: Any, names: Sequence[str], where: str) -> Phrasing | None:
+def _parse_phrasing(skill: Skill, value: Any, names: Sequence[str], where: str) -> Phrasing | None:
     """Return the phrasing of a line, or None if the line is for another world. Raises UserError."""
     say, means = (value.get("say"), value.get("means", 0)) if isinstance(value, dict) else (None, None)
     if not isinstance(say, str) or not say.strip() or not isinstance(means, str | None):
@@ -153,8 +156,8 @@ def _phrasing(skill: Skill, value: Any, names: Sequence[str], where: str) -> Phr
 
 @dataclass(frozen=True)
 class Cell:
-    """The episodes of the policy `by` in a part of the document. The parts are goals, other (another goal is
-    instructed), phrasings, canonical and nonsense."""
+    """The episodes of the policy `by` in a part of the document: goals, other (the instruction names another goal),
+    phrasings, canonical or nonsense. `longest_s`: maximum simulated time of an episode."""
 
     part: str
     title: str
@@ -168,7 +171,7 @@ class Cell:
 
 
 def plan_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phrasing]) -> list[Cell]:
-    """Return all cells of a score. The models' cells come first, so that their cost is known early."""
+    """Return all cells of a score, with the models first."""
     seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
     cells: list[Cell] = []
     for subject in goals:
@@ -181,6 +184,7 @@ def plan_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phr
 
 
 def _phrasing_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phrasing]) -> Iterator[Cell]:
+    """Yield each model's cells of the phrasings, of the same goals in canonical words, and of nonsense."""
     numbered = list(enumerate(lines, PHRASING_SEED))
     meant = [(seed, line) for seed, line in numbered if line.means is not None]
     phrased = [Case(line.say, line.goal, seed) for seed, line in meant]
@@ -198,8 +202,8 @@ def _phrasing_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequenc
 
 
 class ScoreDocument:
-    """The results of a score as JSON in `data`. If there is a `path`, each `add` also writes the file. Raises UserError
-    if the file cannot be written."""
+    """The results of a score, as JSON values in `data`. If `path` is not None, each `add` writes the file. Raises
+    UserError if the file cannot be written."""
 
     def __init__(self, settings: Settings, lines: Sequence[Phrasing], path: Path | None) -> None:
         self._path = path and path.resolve()  # if the path is a link, its target is written
@@ -216,31 +220,23 @@ class ScoreDocument:
 
     def add(self, cell: Cell, played: Sequence[CaseResult]) -> None:
         """Add the results of the next episodes of a cell."""
-        if (kept := self.cells.get(cell.key)) is None:
-            self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
-            kept |= {
-                "seeds": [],
-                "outcomes": [],
-                "returns": [],
-                "seconds": [],
-                "ends": [],
-                "held": 0,
-                "lost": 0,
-                "unfamiliar": 0,
-            }
+        if (results := self.cells.get(cell.key)) is None:
+            self.cells[cell.key] = results = {"part": cell.part, "title": cell.title, "by": cell.by}
+            results |= {name: [] for name in ("seeds", "outcomes", "returns", "seconds", "ends")}
+            results |= {"held": 0, "lost": 0, "unfamiliar": 0}
         for case in played:
-            kept["seeds"].append(case.case.seed)
-            kept["outcomes"].append(int(bool(case.episode.success)))
-            kept["returns"].append(round(float(case.episode.ret), 3))
-            kept["seconds"].append(round(case.episode.seconds, 3))
-            kept["ends"].append(str(case.episode.detail.get("end")))
+            results["seeds"].append(case.case.seed)
+            results["outcomes"].append(int(bool(case.episode.success)))
+            results["returns"].append(round(float(case.episode.ret), 3))
+            results["seconds"].append(round(case.episode.seconds, 3))
+            results["ends"].append(str(case.episode.detail.get("end")))
             if "idle" in case.policy_data:  # the first second shows if the sentence is understood
                 idle = case.policy_data["idle"][: self._listened]
-                kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
+                results.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost", "unfamiliar"):
-                kept[name] += case.policy_data.get(name, 0)
+                results[name] += case.policy_data.get(name, 0)
             if "example" in case.policy_data:
-                kept.setdefault("example", case.policy_data["example"])
+                results.setdefault("example", case.policy_data["example"])
         self.write()
 
     def write(self) -> None:
@@ -261,7 +257,7 @@ def play_cells(
     hz: float,
     progress: Progress,
 ) -> None:
-    """Play the episodes of all cells. If it raises UserError, the document keeps the finished episodes."""
+    """Play the episodes of all cells, and add their results to the document. It keeps them if UserError is raised."""
     total, done = sum(len(cell.cases) for cell in cells), 0
     for cell in cells:
         policy = policies[cell.by]
@@ -276,7 +272,7 @@ def play_cells(
 
 
 class Scoring:
-    """Checks the settings of a score, then plays its episodes by `run`. Raises UserError for invalid settings."""
+    """A score with checked settings, whose episodes `run` plays. Raises UserError for invalid settings."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         if settings.env in assembly.OTHER_ENVIRONMENTS:
@@ -289,8 +285,8 @@ class Scoring:
         tools, models = self.agent.tools.schemas, self._scored_models(settings)
         for name in models:
             model_for(tools, name)
-        learnt = metadata_of(models[0]) if models else None
-        rate = (learnt.rate_hz if learnt is not None else None) or RunConfig(env="").hz
+        metadata = metadata_of(models[0]) if models else None
+        rate = (metadata.rate_hz if metadata is not None else None) or RunConfig(env="").hz
         gates = tuple(gate_of(name, tools) or 0.0 for name in models)
         hz = settings.hz or rate
         self.settings = settings = replace(settings, agent=self.agent.name, models=models, gates=gates, hz=hz)
@@ -298,7 +294,9 @@ class Scoring:
         self.warnings = [notice for notice in notices if notice]
         self.lines: list[Phrasing] = []
         if settings.phrasings is not None:
-            self.lines = phrasings_of(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
+            self.lines = load_phrasings(
+                self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name)
+            )
             if all(line.means is not None for line in self.lines):
                 kept = nonsense(held_out=True)  # sentences on which no recipe trains
                 self.lines += [Phrasing(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
@@ -310,14 +308,14 @@ class Scoring:
         if self.agent.model in SCRIPTED:  # the agent has only a script, which the table shows anyway
             models = tuple(name for name in models if name != self.agent.model)
         if scripts := {*models} & {*SCRIPTED, "noop"}:
-            raise UserError(f"--model {min(scripts)} is always in the table.", "Leave it out.")
+            raise UserError(f"--model {min(scripts)} is always in the table.", "Remove it.")
         if not models and settings.phrasings is not None:
             message = f"score.phrasings needs a model, but the agent {self.agent.name} has no default model."
-            raise UserError(message, "Give one with --model.")
+            raise UserError(message, "Name a model by --model.")
         return models
 
     def run(self, progress: Progress) -> ScoreDocument:
-        """Play all episodes, and return their document. After a UserError, it keeps the finished episodes."""
+        """Play all episodes, and return the document. It keeps the finished episodes if UserError is raised."""
         settings = self.settings
         policies: dict[str, BatchPolicy] = {name: scripted_policy(self.skill, name) for name in SCRIPTED}
         for model, gate in zip(settings.models, settings.gates, strict=True):

@@ -15,13 +15,13 @@ GOALS_NOTE = (
     "judged. A model that ignores instructions succeeds there."
 )
 PHRASINGS_NOTE = (
-    "right: reached the meant goal without being unsure. canonical right: the same with the canonical instruction. "
+    "right: reached the goal of the sentence, and not unsure. canonical right: the same by the canonical instruction. "
     "unsure: most decisions of the first second were held, by the gate or a null call."
 )
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield tables of the results so far, for a terminal."""
+    """Yield tables of the existing results for a terminal."""
     settings, cells = document["settings"], list(document["cells"].values())
     if any(cell["part"] == "goals" for cell in cells):
         yield _goals_table(cells, settings)
@@ -36,12 +36,12 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def unfamiliar_notes(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each model that met observations unlike those of its training."""
+    """Yield a line for each model that received observations unlike those of its training."""
     for model in document["settings"]["models"]:
         cells = [cell for cell in document["cells"].values() if cell["by"] == model]
         if count := sum(cell.get("unfamiliar", 0) for cell in cells):
             example = next(cell["example"] for cell in cells if cell.get("unfamiliar"))
-            yield f"{model}: {count:,} decisions were held, as training had no such observations: {example}."
+            yield f"{model}: {count:,} decisions were held, because training had no such observations: {example}."
 
 
 def share_text(outcomes: Sequence[int]) -> str:
@@ -53,7 +53,7 @@ def share_text(outcomes: Sequence[int]) -> str:
 
 
 def outcomes_of(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str) -> list[int]:
-    """Return the outcomes (1: success) of a cell in the order of the seeds."""
+    """Return the outcomes (1: success) of the cell of a policy `by`, in the order of its seeds."""
     chosen = (cell for cell in cells if (cell["part"], cell["title"], cell["by"]) == (part, title, by))
     return [outcome for cell in chosen for outcome in cell["outcomes"]]
 
@@ -74,8 +74,8 @@ def _goals_table(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 
 
 def phrasing_counts(document: Mapping[str, Any], model: str) -> dict[str, int] | None:
-    """Return the counts of a model's row in the table of phrasings. Return None if there is no list of phrasings, or
-    if not all of its episodes were played."""
+    """Return the counts of a model's row in the table of phrasings, or None if there are no phrasings, or if some of
+    their episodes were not played."""
     cells = {cell["part"]: cell for cell in document["cells"].values() if cell["by"] == model}
     lines = document.get("lines", ())
     meant = sum(line["means"] is not None for line in lines)

@@ -1,4 +1,4 @@
-"""Make the training examples of `fit`: check rows against the tools, and label situations by a function."""
+"""Create the training rows of `fit`: check given rows against the tools, and label situations by a function."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.data.row import ROW_FORMAT, Row, parse_json_value
 from rtcontrol.models.errors import UserError
 
-LEAST_ROWS = 50
+MIN_ROWS = 50
 SHOWN = 8  # an error message lists at most this number of invalid rows
 READ = "Write the text that the model must read."
 SITUATION = 120  # error messages show at most this number of characters of a situation
+CheckedRows = tuple[Tools, list[Row]]
 
 
 def tools_of(value: Any) -> Tools:
@@ -31,9 +32,9 @@ def tools_of(value: Any) -> Tools:
     return value if isinstance(value, Tools) else Tools(value)
 
 
-def checked(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
-    """Check rows, and return the tools and the rows. `values` are pairs of a place and a row: JSON text, a dict, or a
-    tuple ([instruction,] observation, call). A call may be a tool's name. `goal` is the default instruction.
+def check_rows(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> CheckedRows:
+    """Check rows, and return the tools and the rows. `values`: pairs of a place and a row, which is a JSON text, a dict
+    or a tuple ([instruction,] observation, call). A call may be a tool's name. `goal`: the default instruction.
 
     Raises UserError with a list of the invalid rows.
     """
@@ -59,16 +60,16 @@ def checked(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | 
             f"{len(wrong)} of {count} rows are not valid for training:\n  {listed}{more}\n",
             "Correct or remove these rows. Nothing was trained or written.",
         )
-    if tools is None or len(rows) < LEAST_ROWS:
+    if tools is None or len(rows) < MIN_ROWS:
         raise too_few_error(len(rows), "rows")
     return tools, rows
 
 
-def too_few_error(count: int, of: str) -> UserError:
+def too_few_error(count: int, what: str) -> UserError:
     """Return a UserError that says that there are too few rows or situations."""
     return UserError(
-        f"There are only {count} {of}: too few for training and for a held-out part.",
-        f"Give at least {LEAST_ROWS}; a few thousand are a good start.",
+        f"There are only {count} {what}: too few for training and for a held-out part.",
+        f"Use at least {MIN_ROWS}; a few thousand are a good start.",
     )
 
 
@@ -110,7 +111,7 @@ def _check_call(call: Call | None, tools: Tools, where: str) -> None:
 
 
 def contradiction_notice(rows: Sequence[Row]) -> str | None:
-    """Return a notice if rows have the same question but different calls; otherwise None."""
+    """Return a notice for the user if rows have the same question but different calls, else None."""
     questions: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         questions[row.question].append(row)
@@ -139,8 +140,8 @@ def _call_text(call: Call | None) -> str:
 
 
 def label_situation(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
-    """Return a row with the call of a labelling function for a situation. The function may return a `Call`, a dict, the
-    name of a tool without parameters, or None to keep the active call. Raises UserError."""
+    """Call a labelling function for a situation, and return a row with its call. The function may return a `Call`, a
+    dict, the name of a tool without parameters, or None to keep the active call. Raises UserError."""
     place = f'The teacher ({location_of(function)}), instruction "{instruction[:SITUATION]}", '
     place += f'seeing "{observation[:SITUATION]}"'
     try:
@@ -154,9 +155,9 @@ def label_situation(function: Callable[[str, str], Any], tools: Tools, instructi
     return Row(instruction, observation, row.call)
 
 
-def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield (instruction, observation) pairs of an iterable, or endlessly of a function of a random.Random. With a
-    default instruction `goal`, the source may give only observations. Raises UserError for other values."""
+def iterate_situations(source: Any, goal: str | None, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield (instruction, observation) pairs from an iterable, or endlessly from a function of a random.Random. If
+    there is a default instruction `goal`, `source` may yield observations only. Raises UserError for other values."""
     if not callable(source):
         yield from (_parse_situation(value, goal, "") for value in source)
         return
@@ -176,7 +177,7 @@ def _parse_situation(value: Any, goal: str | None, place: str) -> tuple[str, str
         return value[0], value[1]
     raise UserError(
         f"{place}A situation is {repr(value)[:SITUATION]}, which is not valid.",
-        "Give (instruction, observation) as texts that are not empty, or observations and a goal for all.",
+        "Use (instruction, observation) with texts that are not empty, or observations and a goal for all.",
     )
 
 
@@ -190,7 +191,7 @@ Sample = Callable[[random.Random], Iterator[tuple[str, str]]]
 
 
 def endless_rows(label: Label, sample: Sample, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield rows for new situations endlessly, but never for a held-out situation."""
+    """Yield rows for new situations endlessly, without the situations of `held`, the held-out rows."""
     held_out = {(row.instruction, row.observation) for row in held}
     yield from (label(*situation) for situation in sample(rng) if situation not in held_out)
 

@@ -1,4 +1,4 @@
-"""`fit`: train a controller on rows, a labelling function or a world, and write it as a checkpoint."""
+"""Implement `fit`: train a controller on rows, a labelling function or a world, and write a checkpoint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SOURCES = (  # combinations of arguments of `fit`: (required, optional)
     ({"env"}, {"agent", "hz"}),
 )
 TRAINING = "training"  # the state of the training is in this subfolder of the checkpoint's folder
-ELSEWHERE = "Give another folder with --out."
+ELSEWHERE = "Use another folder: --out."
 MOST_WORDS = 400  # a checkpoint lists at most this number of observed words
 OBSERVED = 8_192  # rows of an endless stream from which the model's usual observations are learnt
 NO_NONSENSE = (
@@ -65,9 +65,9 @@ NO_NONSENSE = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of `fit`: the folder of the checkpoint, the results on held-out rows in `truth`, notes about the rows,
-    the default instruction, the tools, and the shares of held-out observations, as they are and changed, that count as
-    `unfamiliar`."""
+    """The result of `fit`. `folder`: the checkpoint. `truth`: results on held-out rows. `notes`: notes about the rows.
+
+    `unfamiliar`: the shares of held-out observations, unchanged and after changes, that count as unfamiliar."""
 
     folder: Path
     truth: HeldOutResults
@@ -93,7 +93,7 @@ class Fitted:
         instruction = instruction or self.instruction
         if instruction is None:
             message = "There is no instruction, and the model has no default goal."
-            raise UserError(message, "Give decide(observation, instruction).")
+            raise UserError(message, "Call decide(observation, instruction).")
         decision: Decision = self._open_session.decide(observation, instruction)
         return decision
 
@@ -143,7 +143,7 @@ def fit(
     """
     if not (minutes > 0 and 0 <= seed < 1 << 63 and (goal is None or is_text(goal))):
         problem = f"minutes={minutes!r}, seed={seed!r} or goal={goal!r} is out of range."
-        raise UserError(problem, "Give minutes above 0, a seed from 0 on, and text.")
+        raise UserError(problem, "Use minutes above 0, a seed of 0 or more, and a text as the goal.")
     named = {"rows": rows, "teacher": teacher, "situations": situations, "tools": tools, "goal": goal}
     named |= {"env": env, "agent": agent, "hz": hz}
     _check_arguments({name for name, value in named.items() if value is not None})
@@ -166,7 +166,7 @@ class FitProgress(displays.Progress):
     score = "-"
 
     def show_step(self, tell: Progress | None, line: dict[str, Any]) -> None:
-        """Show the newest figures of the training, a line of its log, and pass them to `tell`."""
+        """Display the newest line of the training log, and pass it to `tell`."""
         if tell is not None:
             tell(line)
         if (score := line.get("held_out")) is not None:
@@ -177,11 +177,11 @@ class FitProgress(displays.Progress):
 
 
 def _check_arguments(named: set[str]) -> None:
-    """Raise UserError unless the arguments are those of a single source of training data."""
+    """Raise UserError unless the arguments named `named` belong to one source of training data."""
     if not any(needed <= named <= needed | optional for needed, optional in SOURCES):
         raise UserError(
             f"There is nothing to learn from in {' and '.join(sorted(named)) or 'no arguments'}.",
-            "Give rows (tools, goal), or a teacher with situations and tools (goal), or a world: env (agent, hz).",
+            "Use rows (tools, goal), or a teacher with situations and tools (goal), or a world: env (agent, hz).",
         )
 
 
@@ -190,10 +190,10 @@ def _is_path(value: Any) -> bool:
 
 
 def _world_data(env: str, agent: str | None, hz: float | None, seed: int, folder: Path, stack: ExitStack) -> FitData:
-    """Return the training data of a user's world. `stack` closes the world."""
+    """Return the training data of a user's world, which `stack` will close."""
     skill = skill_of(env, agent)
     if not isinstance(skill, UserSkill):
-        hint = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
+        hint = "Use an agent's FILE.py with `goals` and `expert`, or models/recipes/bundled_world.py."
         raise UserError(f"The agent of {env} is bundled, so `fit` cannot train it.", hint)
     stack.callback(skill.close)
     check_folder(folder)
@@ -211,20 +211,20 @@ def _row_data(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
     lines = ((f"{path}:{n}", line) for path in files for n, line in read_raw_lines(path))
     numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
     source = f"Rows of {', '.join(file.name for file in files)}" if files else "Rows from Python"
-    return _split_data(source, *examples.checked(lines if files else numbered, tools, goal), goal)
+    return _split_data(source, *examples.check_rows(lines if files else numbered, tools, goal), goal)
 
 
 def _function_data(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
-    """Return the training data of a labelling function. A list of situations gives fixed rows, a function new rows."""
+    """Return the training data of a labelling function. A list of situations is repeated, a function makes new ones."""
     label = partial(examples.label_situation, function, tools)
-    sample: examples.Sample = partial(examples.situations_of, situations, goal)
+    sample: examples.Sample = partial(examples.iterate_situations, situations, goal)
     filled: list[str] = []
     if callable(situations):
-        sample = filler = GapFiller.of(sample, label, random.Random(f"{seed}/gaps"))
+        sample = filler = GapFiller.from_sample(sample, label, random.Random(f"{seed}/gaps"))
         filled = filler.names()
     max_count = SAMPLED if callable(situations) else MOST_SITUATIONS
     rows = examples.distinct_rows(label, sample(random.Random(f"{seed}/situations")), max_count)
-    if len(rows) < examples.LEAST_ROWS:
+    if len(rows) < examples.MIN_ROWS:
         raise examples.too_few_error(len(rows), "different situations")
     data = _split_data(f"The teacher at {location_of(function)}", tools, rows, goal, filled)
     if not callable(situations):
@@ -277,16 +277,16 @@ def _train_and_export(data: FitData, folder: Path, tell: Progress, say: Callable
 
 
 def time_text(spent_s: float, ran_s: float) -> str:
-    """Return a text with the time that a training took, and how much processor time it had."""
+    """Return a text about a training that took `spent_s` seconds, of which it had `ran_s` seconds of processor time."""
     divisor, unit = (60, "min") if spent_s > 60 else (1, "s")
     text = f"Trained {spent_s / divisor:.1f} {unit}, {ran_s / divisor:.1f} {unit} of processor time."
     if ran_s > 0.8 * spent_s:
         return text
-    return f"{text} Other programs took the rest, and --minutes counts it, too: stop them, or give more minutes."
+    return f"{text} Other programs used the rest, which --minutes counts as well. Stop them, or use more minutes."
 
 
 def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
-    """Return the training run and its evaluation on held-out rows. The folder is folder_lock until `stack` closes."""
+    """Return the training run and its evaluation on held-out rows. The folder is locked until `stack` closes."""
     counts: RowVocabulary = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
@@ -330,7 +330,7 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         unfamiliar = unfamiliar_shares(observations, [row.observation for row in data.held], rng)
     instructions = {*(row.instruction for row in data.known if row.meant != ""), *data.sentences, data.instruction}
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
-    learnt = TrainingMetadata(
+    metadata = TrainingMetadata(
         (tuple(data.tools.openai()),),
         history=max(len(row.history) for row in data.known),
         allow_null=learner.encoder.plan.allow_null,
@@ -350,7 +350,7 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
     fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools, unfamiliar)
     try:
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
-        learnt.write(folder)
+        metadata.write(folder)
         _write_card(fitted, run, observations)
     except (OSError, SafetensorError) as error:  # writing weights may raise SafetensorError
         raise save_error(folder, error) from None
@@ -359,7 +359,7 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
 
 
 def _known_observations(data: FitData) -> KnownObservations | None:
-    """Return what observations of training have in common; None if the instruction alone decides."""
+    """Return the words and numbers that training observations have, or None if the rows have no observations."""
     counts = ObservationCounts()
     for row in data.known:
         counts.add(row.observation)
@@ -396,7 +396,7 @@ def _write_card(fitted: Fitted, run: FitRun, observations: KnownObservations | N
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError if the folder holds something other than a training run."""
+    """Raise UserError if the folder has files that are not of a training run."""
     try:
         paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
         has_other_files = any(path.is_dir() or path.stat().st_size for path in paths)  # empty files do not count

@@ -1,5 +1,5 @@
-"""Train a controller within a time limit, and evaluate it on held-out rows. A run can be stopped at any moment, and
-resumed there."""
+"""Train a controller within a time limit, and evaluate it on held-out rows. A run can be stopped and resumed at any
+moment."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ Answer = Call | None | DecodeError
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return training rows and held-out rows. About a tenth of the questions is held out, independent of the order of
-    the rows. Rows with the same question are on the same side. Raises UserError if all have the same question."""
+    """Split rows into training rows and held-out rows, with about a tenth of the questions in the second part. Rows
+    with the same question are in the same part, in any order. Raises UserError if there is only one question."""
     order = sorted({row.question for row in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
     if len(order) < 2:
         raise UserError(
             f"All {len(rows)} rows have the same question, so none can be held out and no difference can be learnt.",
-            "Give rows with other observations or instructions.",
+            "Add rows with other observations or instructions.",
         )
     held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
     sides: tuple[list[Row], list[Row]] = ([], [])
@@ -84,8 +84,8 @@ class Share:
 
 @dataclass(frozen=True)
 class HeldOutResults:
-    """A model's results on held-out rows. `score` is the total; `parts` has the share of right rows per expected tool,
-    and of right values per argument if the tool was right."""
+    """A model's results on held-out rows. `score`: all rows. `parts`: rows by expected tool, and values by argument if
+    the tool was right."""
 
     score: Share
     parts: Mapping[str, Share]
@@ -138,7 +138,7 @@ class HeldOut:
 
 
 def shuffled(rows: Sequence[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield all rows in random order, then again in another order, endlessly."""
+    """Yield all rows in random order, and repeat this endlessly in other orders."""
     while True:
         yield from rng.sample(rows, len(rows))
 
@@ -174,7 +174,7 @@ class FitData:
 
 
 def instructions_name_things(rows: Sequence[Row]) -> bool:
-    """Return whether instructions name observed things, so that words that vary between them are in the observation."""
+    """Return whether many instructions name something that is in their observation, such as a colour."""
     counts: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
     # Ignore words that are in most instructions, such as `the`.
     apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
@@ -184,8 +184,8 @@ def instructions_name_things(rows: Sequence[Row]) -> bool:
 
 @dataclass
 class TrainingSchedule:
-    """The times of a training run in seconds: its end, the requested end, and the start of the learning rate's decay.
-    `best` has the score and the weights of the best evaluation."""
+    """The times of a training run in seconds: its end, its requested duration, and the start of the learning rate's
+    decay. `best`: the score and the weights of the best evaluation."""
 
     ends: float
     asked_s: float
@@ -194,10 +194,10 @@ class TrainingSchedule:
 
 
 class FitRun(Trainer):
-    """A trainer that stops when the time is over, or after a decay once all held-out rows are right.
+    """A trainer that stops when its time is over, or some time after all held-out rows are right.
 
-    The state is saved in `out`. A restarted run resumes from it, also a finished run that gets more time. Raises
-    UserError if the run in `out` has another configuration.
+    Its state is saved in `out`. The same run resumes from this state, even if it was complete and gets more time.
+    Raises UserError if the run in `out` has another configuration.
     """
 
     SAVES_MIDWAY = True
@@ -258,8 +258,8 @@ class FitRun(Trainer):
         return LEARNING_RATE * min(1.0, (self.position.samples + self.config.group) / WARMUP_SAMPLES)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train to the end, from the start or from the saved state. The model then has its best weights. Raises
-        UserError if the disk is full; the saved state remains."""
+        """Train from the start, or from the saved state, to the end, and set the best weights. Raises UserError if the
+        disk is full; the saved state remains valid."""
         rng = random.Random(f"{self.config.seed}/{self.position.samples}")
         rows = self.data.stream(rng)
         self._rows = with_word_probes(rows, rng) if self.data.probes else rows
@@ -272,7 +272,7 @@ class FitRun(Trainer):
             yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
 
     def after_step(self, progress: Progress | None) -> None:
-        """After a training step, evaluate on held-out rows if it is time; this takes a tenth of the time at most."""
+        """Evaluate the model on held-out rows if this is due. Evaluations take at most a tenth of the time."""
         course = self.course
         if course.decays_from is None and self.position.seconds >= course.ends * (1 - DECAY):
             course.decays_from = self.position.seconds
@@ -287,7 +287,7 @@ class FitRun(Trainer):
         self._due_s = (now_s := self.position.seconds) + max(1.0, 0.12 * now_s, 10 * (now_s - start_s))
 
     def after_chunk(self, progress: Progress | None) -> None:
-        """Do nothing, since progress is reported at evaluations and not after chunks."""
+        """Do nothing, because progress is reported at evaluations."""
 
     def before_final_save(self) -> None:
         # Use the weights of the best evaluation, because no later evaluation was better.
@@ -318,5 +318,5 @@ class FitRun(Trainer):
 
     @staticmethod
     def _is_all_right(score: Share, accuracy: float) -> bool:
-        """Return whether all held-out rows are right. If they are few, the training rows must be right, too."""
+        """Return whether all held-out rows are right and, if there are few, nearly all training rows as well."""
         return score.right == score.count and (score.count >= FEW or accuracy > 0.99)

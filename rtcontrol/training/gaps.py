@@ -1,4 +1,4 @@
-"""Name the numbers that training observations leave out, and make situations with such numbers."""
+"""Find gaps, which are numbers that training observations never have, and create situations with such numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = 4  # a notice names at most this number of fields
 
 
 def gap_notices(observations: Iterable[str], filled: Iterable[str] = ()) -> list[str]:
-    """Return notices about fields of which some numbers are never observed, and about the `filled` fields."""
+    """Return notices for the user about fields with gaps, and about fields whose gaps are `filled` in training."""
     notices = [f"{name}: the numbers between those of `situations` are trained, too." for name in filled]
     sparse = _sparse_numbers(observations)
     listed = "; ".join(f"{_name(name)} {known.message()}" for name, known in [*sparse.items()][:NAMED])
@@ -32,15 +32,15 @@ def gap_notices(observations: Iterable[str], filled: Iterable[str] = ()) -> list
 
 @dataclass(frozen=True)
 class GapFiller:
-    """Situations of `sample`, some with a number that `sample` never yields. `numbers` are those numbers by field."""
+    """A generator of situations of `sample`, some with a number that `sample` never yields (`numbers`, by field)."""
 
     sample: Sample
     label: Label
     numbers: Mapping[str, list[str]]
 
     @classmethod
-    def of(cls, sample: Sample, label: Label, rng: random.Random) -> GapFiller:
-        """Return a filler for the gaps in `sample`. Leave out fields for whose gaps the function has no call."""
+    def from_sample(cls, sample: Sample, label: Label, rng: random.Random) -> GapFiller:
+        """Return a filler for the gaps in `sample`, except for fields with numbers that the function cannot label."""
         situations = [*itertools.islice(sample(rng), SAMPLED)]
         sparse = _sparse_numbers(observation for _, observation in situations)
         tried = cls(sample, label, {name: known.gaps(MAX_NUMBERS) for name, known in sparse.items()})
@@ -56,7 +56,7 @@ class GapFiller:
             yield filled or situation
 
     def _fill(self, situation: tuple[str, str], name: str, rng: random.Random) -> tuple[str, str] | None:
-        """Return a situation with a number from a field's gaps; None if it has no such field or no right call."""
+        """Return a situation with a number from a field's gaps, or None without this field or without a label."""
         instruction, observation = situation
         if (text := swap_number(observation, name, rng.choice(self.numbers[name]))) is None:
             return None
@@ -72,7 +72,7 @@ class GapFiller:
 
 
 def unfamiliar_shares(known: KnownObservations, observations: Sequence[str], rng: random.Random) -> dict[str, Share]:
-    """Return the share of held-out observations that count as unfamiliar, and the same after each kind of change."""
+    """Return the share of `observations` that count as unfamiliar, unchanged and after each kind of change."""
     shares = {"unchanged": [bool(known.unfamiliar(text)) for text in observations]}
     for text in observations:
         tokens = [*read_tokens(text)]
@@ -92,7 +92,7 @@ def unfamiliar_shares(known: KnownObservations, observations: Sequence[str], rng
 def _other_numbers(
     known: KnownObservations, names: Sequence[str], rng: random.Random
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield kinds of changes, each with a random field of `names` and a number that training never had there."""
+    """Yield (kind of change, (field, number)) with random fields of `names` and numbers that training never had."""
     gaps = {
         name: numbers for name in names if name in known.numbers and (numbers := known.numbers[name].gaps(MAX_NUMBERS))
     }
@@ -105,7 +105,7 @@ def _other_numbers(
 
 
 def known_table(known: KnownObservations) -> list[tuple[str, str]]:
-    """Return the fields of numbers and their values in training, for a model card."""
+    """Return (field, description of its numbers in training) for the model card."""
     return [(_name(name), numbers.message()) for name, numbers in known.numbers.items()]
 
 

@@ -1,7 +1,7 @@
-"""Make meaningless sentences (nonsense) for training, and fit a controller's confidence gate on held-out ones.
+"""Create meaningless sentences (nonsense) for training, and fit a controller's confidence gate to held-out nonsense.
 
 The gate is the minimum confidence of the function head at which a call is executed. Nonsense sentences name no goal.
-Shuffled words of a real instruction are not nonsense, since a controller should understand clumsy sentences.
+Shuffled words of a real instruction are not nonsense, because a controller should understand clumsy sentences.
 
 Measured on a paddle of 1.4 M parameters after 90,000 samples, 6 % of them nonsense: the confidence in canonical
 instructions is never below 0.999; a gate at 0.98 holds 88 % of 232 held-out nonsense sentences, and 8 % of the held-out
@@ -35,15 +35,15 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def function_confidence(decision: object) -> float:
-    """Return the confidence of the function head; 0 if the decision is null or failed."""
+    """Return the confidence in the called function, or 0 if the decision is null or failed."""
     if not isinstance(decision, Decision) or decision.call is None:
         return 0.0
     return decision.confidence.get("function", 1.0)
 
 
 def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]) -> float:
-    """Return a gate from confidences. The gate holds at least the share HELD of the nonsense, unless it would then hold
-    more than the share SPARED of the understood instructions."""
+    """Return a minimum confidence that withholds at least the share HELD of the nonsense, but at most the share SPARED
+    of the understood instructions. The arguments are confidences."""
     lowest_gate = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     highest_gate = sorted(understood)[math.floor(SPARED * len(understood))]
     # The gate withholds only confidences below it, so it must be above `lowest_gate`.
@@ -51,7 +51,7 @@ def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]
 
 
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
-    """Return a model's gate, fitted on rows with canonical instructions and the same rows with held-out nonsense."""
+    """Return a model's gate, fitted to rows with canonical instructions and the same rows with held-out nonsense."""
     rng = random.Random(f"gate {seed}")
     nonsense_rows = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
     confidences = ([function_confidence(d) for d in decide.decisions(changed)] for changed in (nonsense_rows, rows))
@@ -59,8 +59,8 @@ def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], 
 
 
 def fit_familiar_gate(decide: TreeDecider, rows: Sequence[Row]) -> float:
-    """Return the gate of a model without nonsense in training. It holds what lowers the confidence (unknown words, an
-    unfamiliar observation), and at most the share SPARED of held-out rows."""
+    """Return the gate of a model that was trained without nonsense. It withholds calls whose confidence is lowered by
+    unknown words or an unfamiliar observation, and at most the share SPARED of held-out rows."""
     answers = (decision for decision in decide.decisions(rows) if isinstance(decision, Decision))
     confidences = sorted(decision.confidence.get("function", 1.0) for decision in answers)
     lowest = confidences[math.floor(SPARED * len(confidences))] if confidences else 1.0
@@ -68,8 +68,8 @@ def fit_familiar_gate(decide: TreeDecider, rows: Sequence[Row]) -> float:
 
 
 def spare_words(rows: Sequence[Row]) -> int:
-    """Return how many unknown words an instruction may have: as many as all but the share SPARED of the rows have, if a
-    word counts as unknown that no other row has."""
+    """Return how many unknown words an instruction may have: the maximum over all rows except for the share SPARED. A
+    word of a row counts as unknown if no other row has it."""
     instructions = [frozenset(words(row.instruction)) for row in rows]
     counts = Counter(word for each in instructions for word in each)
     unknown = sorted((sum(counts[word] == 1 for word in each) for each in instructions), reverse=True)
@@ -78,12 +78,12 @@ def spare_words(rows: Sequence[Row]) -> int:
 
 @dataclass(frozen=True)
 class Nonsense:
-    """A source of sentences that are meaningless to an agent. `recognise` returns a sentence's goal or None. `agent` is
-    the name of a bundled agent, or empty for a user's agent. No sentence has a word of `its_words`."""
+    """A generator of sentences that are meaningless to an agent. `recognise` returns a sentence's goal or None. `agent`
+    is a bundled agent's name, or "" for a user's agent. No sentence has a word of `goal_words`."""
 
     agent: str
     recognise: Callable[[str], Any]
-    its_words: frozenset[str] = frozenset()
+    goal_words: frozenset[str] = frozenset()
 
     def __call__(self, rng: random.Random) -> str:
         """Return a random nonsense sentence for training, with typing noise."""
@@ -91,14 +91,14 @@ class Nonsense:
             text = self._random_text(rng)
             if self._has_meaning(text):
                 continue
-            typed = with_typing_noise(rng, text, table_words(self.agent) if self.agent else self.its_words)
+            typed = with_typing_noise(rng, text, table_words(self.agent) if self.agent else self.goal_words)
             # Skip the text if the typing errors have produced a word of a goal.
-            if normalised(typed) not in self._held_out_texts and self.its_words.isdisjoint(normalised(typed).split()):
+            if normalised(typed) not in self._held_out_texts and self.goal_words.isdisjoint(normalised(typed).split()):
                 return typed
 
     @cached_property
     def held_out(self) -> tuple[str, ...]:
-        """Return nonsense that is never trained on: handwritten sentences, and held-out sentences of other worlds."""
+        """Return nonsense that is not used in training: handwritten sentences, held-out sentences of other worlds."""
         kinds = [(world, kind) for world in self._other_worlds() for kind in world.kinds]
         sentences = [text for world, kind in kinds for text, _ in world.held_out_words(kind)[:12]]
         return tuple(text for text in (*nonsense(held_out=True), *sentences) if not self._has_meaning(text))
@@ -113,7 +113,7 @@ class Nonsense:
     def _has_meaning(self, text: str) -> bool:
         words = normalised(text)
         is_goal = bool(self.agent) and words in _goal_sentences(self.agent)
-        return is_goal or not self.its_words.isdisjoint(words.split()) or self.recognise(text) is not None
+        return is_goal or not self.goal_words.isdisjoint(words.split()) or self.recognise(text) is not None
 
     def _random_text(self, rng: random.Random) -> str:
         source = rng.random()
@@ -130,7 +130,7 @@ class Nonsense:
 def with_nonsense(
     rows: Sequence[Row], sample: Callable[[random.Random], str], share: float, rng: random.Random
 ) -> list[Row]:
-    """Return the rows, of which a random `share` gets a nonsense instruction from `sample`, and no call."""
+    """Return a copy of the rows in which a random `share` has nonsense from `sample` as instruction, and no call."""
     mixed = list(rows)
     picked = rng.sample(range(len(mixed)), int(share * len(mixed)))
     for start in range(0, len(picked), RUN):

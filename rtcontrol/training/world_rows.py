@@ -1,4 +1,4 @@
-"""Make training rows in a user's world: the expert's calls in disturbed episodes of the expert and the learner.
+"""Create training rows in a user's world: the expert's calls in disturbed episodes that expert or learner play.
 
 The expert labels the states that the learner visits (S. Ross, G. Gordon, D. Bagnell: A Reduction of Imitation Learning
 and Structured Prediction to No-Regret Online Learning, AISTATS 2011).
@@ -45,7 +45,7 @@ SWITCHES_S = 6.25  # mean simulated seconds between changes of the goal, in half
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A tick of an episode: its training row, the goal of its instruction, and its raw observation."""
+    """A tick of an episode: its training row, the goal of its instruction, and its raw observation (`data`)."""
 
     row: Row
     goal: Goal
@@ -54,12 +54,12 @@ class Moment:
     @property
     def call(self) -> Call:
         """Return the expert's call."""
-        assert self.row.call is not None, "an expert without a call is an error"
+        assert self.row.call is not None, "the expert returns a call for each moment"
         return self.row.call
 
 
 class Rehearsal:
-    """A store of the newest moments, which samples rare decisions as often as common decisions. For each kind of goal
+    """A store of moments, from which rare decisions are sampled as often as frequent decisions. For each kind of goal
     and tool, it stores the newest `calls` different calls, and for each call the newest `each` moments."""
 
     def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
@@ -81,7 +81,7 @@ class Rehearsal:
         calls = rng.choice(list(self._moments.values()))
         return rng.choice(rng.choice(list(calls.values())))
 
-    def spread(self, rng: random.Random, count: int) -> list[Moment]:
+    def sample_evenly(self, rng: random.Random, count: int) -> list[Moment]:
         """Return at most `count` different moments, as evenly distributed over the calls as possible."""
         groups = [rng.sample(stored, len(stored)) for calls in self._moments.values() for stored in calls.values()]
         rng.shuffle(groups)  # if there are more than `count`, choose at random
@@ -94,8 +94,8 @@ class Rehearsal:
 
 
 class WorldCurriculum(DisturbedCurriculum[Goal]):
-    """A user's world that is disturbed, and restarted endlessly. With `held_out`, its seeds are not for training. If
-    `by_learner` is true, the learner's calls are executed in this episode."""
+    """An endless series of disturbed episodes in a user's world. If `held_out`, its seeds are not those of training.
+    `by_learner`: whether the learner's calls are executed in the current episode."""
 
     def __init__(self, skill: UserSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
         self._world, self._held_out = skill.make(), held_out
@@ -114,14 +114,14 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         close_world(self._world)
 
     def moment(self) -> Moment:
-        """Return the current tick: its observation with the expert's call."""
+        """Return the current tick with the expert's call."""
         now = self.demonstration()
         history = tuple(self.called)[-self._history :] if self._history else ()
         row = Row(now.instruction, now.observation, now.call, history, meant=now.goal.text())
         return Moment(row, now.goal, self._skill.parse_observation(now.observation))
 
     def vary(self, moment: Moment) -> Row:
-        """Return a row for the same situation, either with another goal, or with other words for its goal."""
+        """Return a row for the same situation, with another goal, or with other words for the same goal."""
         return self.with_other_goal(moment) if self.rng.random() < OTHERWISE else self.rephrase(moment)
 
     def with_other_goal(self, moment: Moment) -> Row:
@@ -155,7 +155,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         return self._world.outcome() is not None
 
     def _randomise_state(self) -> None:
-        """Do nothing, since the state of a user's world cannot be set."""
+        """Do nothing, because the state of a user's world cannot be set."""
 
     def _sample_goal(self) -> Goal:
         goal = self._goals.sample(self.rng)
@@ -169,7 +169,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
 
 
 class WorldRows:
-    """A source of training rows from many worlds, whose episodes continue from row to row."""
+    """A generator of training rows from many parallel worlds."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
         self._skill, self._hz, self._nonsense = skill, hz, nonsense_source(skill)
@@ -177,15 +177,15 @@ class WorldRows:
         self._run: FitRun | None = None
 
     def start(self, judge: HeldOut, run: FitRun) -> None:
-        """Let the model in training (the learner) play some of the episodes from now on."""
+        """Let the model in training (the learner) play a part of the following episodes."""
         self._judge, self._run = judge, run
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield rows endlessly, also rows that ask for a word of the observation."""
+        """Yield rows endlessly, including probes, which are rows that ask for a word of the observation."""
         return with_word_probes(self.rows_without_probes(rng), random.Random(rng.random()))
 
     def rows_without_probes(self, rng: random.Random) -> Iterator[Row]:
-        """Yield rows endlessly, without rows that ask for a word of the observation."""
+        """Yield rows endlessly, without probes."""
         with ExitStack() as stack:
             worlds = [
                 stack.enter_context(closing(WorldCurriculum(self._skill, random.Random(rng.random()), self._hz)))
@@ -204,7 +204,7 @@ class WorldRows:
                     world.run_tick(call)
 
     def _rows(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
-        """Yield a row for a tick, or nothing if the tick is left out."""
+        """Yield at most one row for a tick: its row, a variation of it, or a row from the rehearsal."""
         if rng.random() < NONSENSE * KEPT:
             yield replace(moment.row, instruction=self._nonsense(rng), call=None, meant="")
         elif rng.random() < KEPT:
@@ -216,7 +216,7 @@ class WorldRows:
     def _next_calls(
         self, worlds: Sequence[WorldCurriculum], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
     ) -> list[Call]:
-        """Return the next call of each world, by the expert or the learner. Rehearse the learner's errors."""
+        """Return the next call of each world, from expert or learner. Add the learner's errors to `rehearsal`."""
         calls = [moment.call for moment in moments]
         played = [i for i, world in enumerate(worlds) if world.by_learner and rng.random() >= BETA]
         if played and self._judge is not None:
@@ -229,8 +229,8 @@ class WorldRows:
 
 
 def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()) -> FitData:
-    """Return the training data of a user's world. `files` has the names and digests of its code. Raises UserError if
-    the world fails."""
+    """Return the training data of a user's world. `files`: names and digests of the files with its code. Raises
+    UserError if the world fails."""
     stream = WorldRows(skill, hz)
     rows = itertools.islice(stream.rows_without_probes(random.Random(f"{seed}/sample")), SAMPLE)
     known = [replace(row, where=f'instruction "{row.instruction}", seeing "{row.observation}"') for row in rows]
@@ -255,29 +255,29 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
 
 
 def _held_out_rows(skill: UserSkill, hz: float, seed: int) -> list[Row]:
-    """Return held-out rows: half of them distributed evenly over time, half evenly over different calls."""
+    """Return held-out rows. Half of them are evenly distributed over time, the other half over different calls."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
     count = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
     every = max(1, ticks * count // (4 * HELD_ROWS))  # consecutive ticks have nearly the same question
     rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal(HELD_TICKS)
-    passing: list[Moment] = []
+    regular: list[Moment] = []  # a moment for every `every` ticks
     with ExitStack() as stack:
         seeds = (random.Random(f"{seed}/held/{i}") for i in range(count))
-        worlds = [stack.enter_context(closing(WorldCurriculum(skill, own, hz, held_out=True))) for own in seeds]
+        worlds = [stack.enter_context(closing(WorldCurriculum(skill, rng_, hz, held_out=True))) for rng_ in seeds]
         for tick in range(ticks):
             for world in worlds:
                 moment = world.moment()
                 rehearsal.add(moment)
                 if tick % every == 0:
-                    passing.append(moment)
+                    regular.append(moment)
                 world.run_tick(moment.call)
-        decisions = rehearsal.spread(rng, HELD_ROWS // 2)
-        others = rng.sample(passing, HELD_ROWS - len(decisions))
+        decisions = rehearsal.sample_evenly(rng, HELD_ROWS // 2)
+        others = rng.sample(regular, HELD_ROWS - len(decisions))
         rows = [*(moment.row for moment in decisions), *map(worlds[0].vary, others)]
     rng.shuffle(rows)  # because training evaluates only the first held-out rows
     return rows
 
 
 def nonsense_source(skill: UserSkill) -> Nonsense:
-    """Return a source of sentences that are meaningless in this world, since they have no word of its goals."""
+    """Return a generator of sentences that are meaningless in this world, because they have no word of its goals."""
     return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.all_words().lower())) - COMMON)

@@ -25,7 +25,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted_policy
-from rtcontrol.score.score import Phrasing, ScoreDocument, Settings, goal_rows, phrasings_of, plan_cells, play_cells
+from rtcontrol.score.score import Phrasing, ScoreDocument, Settings, goal_rows, load_phrasings, plan_cells, play_cells
 from rtcontrol.score.tables import outcomes_of, phrasing_counts, share_text, tables, unfamiliar_notes
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
@@ -255,7 +255,7 @@ def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Pa
     path = tmp_path / "list.jsonl"
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
     with pytest.raises(UserError, match=f"list.jsonl.*{what}|{what}"):
-        phrasings_of(SKILL, str(path), ("walk",))
+        load_phrasings(SKILL, str(path), ("walk",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,14 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
-from rtcontrol.training.examples import LEAST_ROWS, checked, endless_rows, label_situation, situations_of, tools_of
+from rtcontrol.training.examples import (
+    MIN_ROWS,
+    check_rows,
+    endless_rows,
+    iterate_situations,
+    label_situation,
+    tools_of,
+)
 from rtcontrol.training.fit import NO_NONSENSE, Fitted, time_text
 from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
@@ -249,21 +256,21 @@ def test_error_of_the_function_names_line_and_situation(function: Callable[..., 
 
 def test_situations_of_other_types_are_refused() -> None:
     rng = random.Random(0)
-    assert list(situations_of(["light red"], "go", rng)) == [("go", "light red")]
-    assert next(situations_of(situation, None, rng))[0] in TOLD
+    assert list(iterate_situations(["light red"], "go", rng)) == [("go", "light red")]
+    assert next(iterate_situations(situation, None, rng))[0] in TOLD
     for wrong in (["light red"], [("a", 1)], [None]):
         with pytest.raises(UserError, match="A situation is"):
-            list(situations_of(wrong, None, rng))
+            list(iterate_situations(wrong, None, rng))
     for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
         with pytest.raises(UserError, match=r"test_fit.py:\d+: A situation is"):
-            next(situations_of(lambda rng, odd=odd: odd, None, rng))
+            next(iterate_situations(lambda rng, odd=odd: odd, None, rng))
     with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_fit.py"):
-        next(situations_of(lambda rng: 1 / 0, "go", rng))
+        next(iterate_situations(lambda rng: 1 / 0, "go", rng))
 
 
 def test_fresh_rows_have_no_held_out_question() -> None:
     held = [Row(told, f"light {light}", None) for told in TOLD for light in ("red",)]
-    asked = partial(situations_of, lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
+    asked = partial(iterate_situations, lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
     rows = endless_rows(partial(label_situation, teacher, LEGAL), asked, held, random.Random(0))
     assert {row.observation for row in itertools.islice(rows, 50)} == {"light green"}
 
@@ -326,7 +333,7 @@ def test_example_of_training_page_runs(
     assert (tmp_path / "runs/belt/rtcontrol.json").is_file()
     (row,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     tools = tools_of({"STOP": "Stop the belt."})
-    _, rows = checked(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
+    _, rows = check_rows(((f"fit.md:{n}", row) for n in range(MIN_ROWS)), tools)
     assert rows[0].call is not None and json.loads(row)["call"]["name"] == "STOP"
 
 
@@ -336,10 +343,10 @@ def test_example_of_training_page_runs(
         (570.0, "Trained 10.0 min, 9.5 min of processor time."),
         (
             246.0,
-            "Trained 10.0 min, 4.1 min of processor time. Other programs took the rest, and --minutes counts it, too",
+            "Trained 10.0 min, 4.1 min of processor time. Other programs used the rest, which --minutes counts",
         ),
     ],
 )
 def test_fit_says_how_much_processor_time_it_had(ran_s: float, text: str) -> None:
     shown = time_text(600.0, ran_s)
-    assert shown.startswith(text) and ("stop them" in shown) == (ran_s < 300)
+    assert shown.startswith(text) and ("Stop them" in shown) == (ran_s < 300)

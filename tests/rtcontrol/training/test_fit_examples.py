@@ -19,7 +19,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.scratch import NARROW, WIDE, choose_shape, count_words, new_learner
 from rtcontrol.training import world_rows
-from rtcontrol.training.examples import checked, contradiction_notice, tools_of
+from rtcontrol.training.examples import check_rows, contradiction_notice, tools_of
 from rtcontrol.training.fit_run import MOST, HeldOut, split
 from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, teacher, write
@@ -64,21 +64,21 @@ def test_all_wrong_rows_are_counted_and_the_first_ones_listed(tmp_path: Path) ->
 
 def test_too_few_questions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="All 60 rows have the same question"):
-        split(checked((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
+        split(check_rows((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
     with pytest.raises(UserError, match="10 rows: too few"):
         rtcontrol.fit(write(tmp_path / "few.jsonl", rows(10)), TOOLS, out=tmp_path / "made")
 
 
 def test_tools_come_from_rows_without_option() -> None:
-    found, _ = checked((("", r | {"tools": TOOLS}) for r in rows(60)), None)
+    found, _ = check_rows((("", r | {"tools": TOOLS}) for r in rows(60)), None)
     assert [t.name for t in found] == ["stop", "go"]
     with pytest.raises(UserError, match="No tools"):
-        checked((("", r) for r in rows(60)), None)
+        check_rows((("", r) for r in rows(60)), None)
 
 
 def test_pairs_and_names_are_accepted_as_rows_and_tools() -> None:
     tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
-    _, found = checked(
+    _, found = check_rows(
         (("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on"
     )
     assert found[0].call == Call("LEFT") and found[1].call == Call("RIGHT")
@@ -91,15 +91,15 @@ def test_contradictory_rows_are_counted_with_the_best_score() -> None:
     one = {"instruction": "a", "observation": "b"}
     stop, go = one | {"call": "stop"}, one | {"call": GO}
     listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
-    told = contradiction_notice(checked(listed, Tools(TOOLS))[1])
+    told = contradiction_notice(check_rows(listed, Tools(TOOLS))[1])
     assert told is not None
     assert told.startswith("4 rows contradict others: 1 questions") and "f:4: go(" in told and "98.4%" in told
     either = [(where, r | ({"allowed": [GO]} if r["call"] == "stop" else {})) for where, r in listed]
-    assert contradiction_notice(checked(either, Tools(TOOLS))[1]) is None
+    assert contradiction_notice(check_rows(either, Tools(TOOLS))[1]) is None
 
 
 def test_rows_of_one_question_are_held_out_together() -> None:
-    _, given = checked((("", r) for r in rows(600)), Tools(TOOLS))
+    _, given = check_rows((("", r) for r in rows(600)), Tools(TOOLS))
     learnt, held = split(given)
     assert len(learnt) + len(held) == 600 and 30 < len(held) < 120
     assert not {one.question for one in learnt} & {one.question for one in held}
@@ -107,10 +107,10 @@ def test_rows_of_one_question_are_held_out_together() -> None:
 
 
 def test_vocabulary_and_width_follow_words_and_numbers() -> None:
-    _, given = checked((("", r) for r in rows(300)), Tools(TOOLS))
+    _, given = check_rows((("", r) for r in rows(300)), Tools(TOOLS))
     words = count_words(given)
     assert {str(n) for n in range(21)} <= set(words.numbers) and choose_shape(words) == NARROW
-    _, many = checked((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
+    _, many = check_rows((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
     assert choose_shape(count_words(many)) == WIDE
 
 
@@ -151,7 +151,7 @@ def test_spread_moments_differ_and_cover_each_decision(
 
 
 def taught(given: list[dict[str, Any]]) -> list[Row]:
-    return checked((("", row) for row in given), Tools(TOOLS))[1]
+    return check_rows((("", row) for row in given), Tools(TOOLS))[1]
 
 
 def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch) -> None:

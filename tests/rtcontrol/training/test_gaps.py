@@ -34,7 +34,7 @@ def label(instruction: str, observation: str) -> str:
 
 
 def test_gaps_with_labels_are_trained() -> None:
-    filler = GapFiller.of(situations, partial(label_situation, label, TOOLS), random.Random(0))
+    filler = GapFiller.from_sample(situations, partial(label_situation, label, TOOLS), random.Random(0))
     assert filler.numbers == {"stock#1": ["3", "4", "6", "7", "8"]} and filler.names() == ["stock"]
     rows = [observation.split() for _, observation in itertools.islice(filler(random.Random(1)), 2_000)]
     assert {row[3] for row in rows} == set("0123456789") and {row[1] for row in rows} == {"1", "4", "7"}
@@ -46,7 +46,7 @@ def test_function_that_raises_in_a_gap_keeps_the_situations() -> None:
     def strict(instruction: str, observation: str) -> str:
         return {"0": "WAIT", "1": "SELL", "2": "SELL", "5": "SELL", "9": "SELL"}[observation.split()[3]]
 
-    filler = GapFiller.of(situations, partial(label_situation, strict, TOOLS), random.Random(0))
+    filler = GapFiller.from_sample(situations, partial(label_situation, strict, TOOLS), random.Random(0))
     assert set(filler.numbers) == {"shelf#1"}, "every shelf has a call, no other stock"
     assert {row[1].split()[3] for row in itertools.islice(filler(random.Random(1)), 500)} == set("01259")
 
