@@ -66,7 +66,6 @@ NO_NONSENSE = (
 @dataclass(frozen=True)
 class Fitted:
     """The result of `fit`. `folder`: the checkpoint. `truth`: results on held-out rows. `notes`: notes about the rows.
-
     `unfamiliar`: the shares of held-out observations, unchanged and after changes, that count as unfamiliar."""
 
     folder: Path
