@@ -137,7 +137,7 @@ def test_spread_moments_differ_and_cover_each_decision(
     kept = Rehearsal()
     for call, seen in ticks:
         kept.add(moment(call, f"{call} {seen}"))
-    found = kept.spread(random.Random(seed), count)
+    found = kept.sample_evenly(random.Random(seed), count)
     asked = [one.row.observation for one in found]
     assert len(set(asked)) == len(asked) == min(count, len(asked)) and set(asked) <= {f"{c} {s}" for c, s in ticks}
     if count >= len({call for call, _ in ticks}):
