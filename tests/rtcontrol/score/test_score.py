@@ -208,7 +208,8 @@ def test_decisions_held_for_unfamiliar_observations_are_reported() -> None:
     held = sum(cell["unfamiliar"] for cell in document["cells"].values() if cell["by"] == "hears")
     (note,) = unfamiliar_notes(document)
     assert (
-        note == f"hears: {held:,} decisions were held, as training had no such observations: x 9 (in training 0 to 3)."
+        note
+        == f"hears: {held:,} decisions were held, because training had no such observations: x 9 (in training 0 to 3)."
     )
     assert not [*unfamiliar_notes(score({"hears": KNOWS_BOTH}, 0.5).data)]
 
