@@ -124,7 +124,9 @@ def load_phrasings(skill: Skill, source: str, names: Sequence[str]) -> list[Phra
         listed = [pair for kind in skill.kinds for pair in skill.phrasings[source](kind)]
         lines = [Phrasing(say, goal.text(), goal) for say, goal in listed]
     else:
-        read = (_parse_phrasing(skill, value, names, f"{source}, line {n}") for n, value in read_json_lines(Path(source)))
+        read = (
+            _parse_phrasing(skill, value, names, f"{source}, line {n}") for n, value in read_json_lines(Path(source))
+        )
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
         message = f"score.phrasings={source} has {len(lines)} sentences for {skill.name}."
