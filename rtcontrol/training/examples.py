@@ -65,10 +65,10 @@ def check_rows(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str
     return tools, rows
 
 
-def too_few_error(count: int, what: str) -> UserError:
+def too_few_error(count: int, kind: str) -> UserError:
     """Return a UserError that says that there are too few rows or situations."""
     return UserError(
-        f"There are only {count} {what}: too few for training and for a held-out part.",
+        f"There are only {count} {kind}: too few for training and for a held-out part.",
         f"Use at least {MIN_ROWS}; a few thousand are a good start.",
     )
 
