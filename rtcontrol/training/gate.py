@@ -47,7 +47,7 @@ def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]
     lowest_gate = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     highest_gate = sorted(understood)[math.floor(SPARED * len(understood))]
     # The gate withholds only confidences below it, so it must be above `lowest_gate`.
-    return highest_gate if lowest_gate >= highest_gate else (lowest_gate + highest_gate) / 2
+    return middle if (middle := (lowest_gate + highest_gate) / 2) > lowest_gate else highest_gate
 
 
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
