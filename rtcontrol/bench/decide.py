@@ -104,7 +104,7 @@ class DecideBench:
             for node in (n[:end] for end in range(len(n) + 1)):
                 if (k, node) not in placed:
                     placed[k, node] = (*above, len(nodes))
-                    nodes.append(Node(trie.token(node), len(node), above))
+                    nodes.append(Node(trie.last_token(node), len(node), above))
                 above = placed[k, node]
         return nodes
 

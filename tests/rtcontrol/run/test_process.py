@@ -231,7 +231,7 @@ def test_signals_are_counted_not_lost() -> None:
         ending.of(names.append)
         assert names == ["SIGHUP"] and status(signal.SIGINT) is None
         assert status(signal.SIGTERM) is None  # it came along with the one before
-        ending._peace_s = 0.0
+        ending._next_interrupt_s = 0.0
         assert status(signal.SIGTERM) == 129  # the first one's
         ending.shielded = True
         assert status(signal.SIGTERM) is None
