@@ -150,9 +150,9 @@ class TrainingMetadata:
     `words` are the known words, separated by spaces. Each unknown word of an instruction lowers the confidence; more
     than `unknown_words` of them lower it below the gate. `numbers` are the numbers and units of training instructions
     (see `TrainedNumbers`); any other number or unit lowers the confidence below the gate. `observed` describes the
-    training observations (see `KnownObservations`); an unfamiliar observation lowers the confidence, too. With
-    `null_keeps`, a decision for no call keeps the active call; otherwise the instruction counts as not understood. None
-    means that a value is unknown.
+    training observations (see `KnownObservations`); an unfamiliar observation lowers the confidence, too. If the model
+    chooses no call, the active call continues if `null_keeps` is set; if not, the instruction counts as not understood.
+    None means that a value is unknown.
     """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]

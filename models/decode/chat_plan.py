@@ -59,7 +59,7 @@ class Choice:
         return self.trie.needed_nodes(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
-        """Return the (token, node) pairs of the children, sorted by token id: the first of equal scores is chosen."""
+        """Return the (token, node) pairs of the children, sorted by token id, so that ties go to the lowest id."""
         children = self._sorted.get(node)
         if children is None:
             children = self._sorted[node] = self.trie.legal_children(node, 1)

@@ -29,29 +29,29 @@ Best = tuple[int, float]  # (best legal token, its probability among legal token
 
 @dataclass(frozen=True)
 class GuessSources:
-    """Sources of guesses for a free value, and their limits. `values` are token sequences of earlier values, `prompt`
-    is text that the value may repeat, `quote` is the token that ends a string in JSON (None: no JSON). Guesses take at
-    most `room` nodes of a pass (`ahead` of them from the grammar alone), `most` of a decision, and `depth` tokens."""
+    """Sources of guesses for a free value, and limits: nodes in a pass, nodes that only the grammar suggests, nodes
+    in a decision, and tokens of a guess. `values` are token sequences of earlier values, `prompt` is text that the
+    value may repeat, `quote` is the token that ends a string in JSON (None: no JSON)."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
     prompt: str = ""
     quote: int | None = None
-    room: int = 0
-    ahead: int = 0
-    most: int = 0
-    depth: int | None = None
+    max_pass_nodes: int = 0
+    max_grammar_nodes: int = 0
+    max_decision_nodes: int = 0
+    max_tokens: int | None = None
 
     def continuations(self, tokens: list[int]) -> Iterator[Sequence[int]]:
         """Yield likely continuations of the value's `tokens`."""
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
-                yield value[len(tokens) :][: self.depth]
+                yield value[len(tokens) :][: self.max_tokens]
         word = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
         if word is not None:
             places = list(re.finditer(rf"(?<!\w){re.escape(word.group())}", self.prompt))
             for place in reversed(places[-MAX_MATCHES:]):
-                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + MAX_COPIED])[: self.depth]
+                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + MAX_COPIED])[: self.max_tokens]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +171,10 @@ class FreeValueDecode:
         self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [ChoicePoint(legal)], {}, {}
         if np.count_nonzero(legal) == 1:
             self._end_value(int(legal.argmax()))
-        elif (room := min(self.guesses.room, self.guesses.most - self.guessed)) > 0:
+        elif (room := min(self.guesses.max_pass_nodes, self.guesses.max_decision_nodes - self.guessed)) > 0:
             for tokens in self.guesses.continuations(list(self.value.tokens)):
                 self._guess(self.stops[0], tokens, room)
-            self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
+            self._look_ahead(min(room, len(self.tree) + self.guesses.max_grammar_nodes))
             self.guessed += len(self.tree)
 
     def _is_end(self, token: int) -> bool:

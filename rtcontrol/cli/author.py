@@ -121,7 +121,7 @@ def check_tools(
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and is_chat_model(model):
-        what = f"{model} is a chat model, whose number of passes depends on its call syntax."
+        what = f"The forward passes of {model}, a chat model, cannot be counted: they depend on its syntax."
         raise UserError(what, "Leave check.model out, or give a checkpoint in ST format.")
     supported = load_tools(source, skip_unsupported=skip_unsupported)
     hints, console = supported.hints(), console_for_tables(line.json)

@@ -110,7 +110,7 @@ class BackupCore(LayeredCore):
         self.add_actions(SubmitRequest(BACKUP, replace(request, tick=number)))
 
     def _submit_to_first(self, number: int, paired: PairedRequest, now_ns: int) -> None:
-        """Send a request to the first decider, unless it is lost or has too many pending requests."""
+        """Send a request to the first decider, unless that decider is lost or has too many pending requests."""
         if len(self._pending) >= self._rule.in_flight or not self.status[FIRST].alive:
             return
         paired.sent, self._pending[number] = True, paired

@@ -216,8 +216,9 @@ def unknown_words_text(unknown: Sequence[str]) -> str:
 
 
 class RequestBuilder:
-    """A builder of decision requests. `history`: the texts of the last calls that acted, as acknowledged by the
-    environment, or else as recorded by the loop. `policy`: the fallback policy if hysteresis is enabled, else None.
+    """A builder of decision requests. `history`: the texts of the last executed calls, as the environment acknowledged
+    them or, without acknowledgements, as the loop recorded them. `policy`: the fallback policy if hysteresis is
+    enabled, else None.
 
     Hysteresis uses the last call that acted, unless the epoch or instruction has changed, the safe calls have acted, or
     the client reported that it did not execute the call."""

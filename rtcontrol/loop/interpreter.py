@@ -153,12 +153,12 @@ class InterpreterThread:
         set_instruction: Callable[[str], None],
         emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
-        now_s: Callable[[], float],
+        elapsed_s: Callable[[], float],
         on_result: Callable[[InterpretedSentence], None] = lambda understood: None,
     ) -> None:
         self.interpreter = interpreter
         self._instruct, self._emit, self._notify = set_instruction, emit, notify
-        self._now_s, self._on_result = now_s, on_result
+        self._elapsed_s, self._on_result = elapsed_s, on_result
         self._sentences: SimpleQueue[str] = SimpleQueue()
         self._closed = False
         threading.Thread(target=self._run_thread, name="interpreter", daemon=True).start()
@@ -203,7 +203,7 @@ class InterpreterThread:
                 self._instruct(understood.text)
 
     def _report_result(self, result: InterpretedSentence) -> None:
-        self._emit(result.record_line(self._now_s()))
+        self._emit(result.record_line(self._elapsed_s()))
         if result.text is None and result.why != "overtaken":
             text = f'"{echo(result.sentence)}" is not understood: {result.reason}.'
             self._notify(f"{text} The previous instruction stays active. You can say: {self.interpreter.examples()}.")

@@ -108,7 +108,7 @@ class ControlLoop:
         if (interpreter := self.options.interpreter) is not None:
             answered = self.options.listener.handle_interpretation
             self.interpretation = InterpreterThread(
-                interpreter, self.set_instruction, recorder.write, self.notify, self.now_s, answered
+                interpreter, self.set_instruction, recorder.write, self.notify, self.elapsed_s, answered
             )
 
     def _assemble(self) -> LoopRunner:
@@ -169,8 +169,8 @@ class ControlLoop:
     def instruction(self) -> str:
         return self.instructions.now
 
-    def now_s(self) -> float:
-        """Return the seconds since the first release."""
+    def elapsed_s(self) -> float:
+        """Return the seconds since the planned start of the first tick."""
         return self.runner.core.ledger.t_s(time.monotonic_ns())
 
     # -- commands of other threads ------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class ControlLoop:
 
     def notify(self, line: str) -> None:
         """Show a line to the user, and record it."""
-        self.recorder.write({"log": line, "t_s": self.now_s()})
+        self.recorder.write({"log": line, "t_s": self.elapsed_s()})
         self.options.notify(line)
 
     def stop(self, why: str) -> None:
@@ -359,7 +359,7 @@ def write_end(loop: ControlLoop) -> None:
 
 def record_world_failure(loop: ControlLoop, error: WorldError) -> str:
     """Record an error that the environment's code raised, and return a message for the user."""
-    line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
+    line: dict[str, Any] = {"fault": "world", "t_s": loop.elapsed_s()}
     loop.runner.core.ledger.add_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)
     shown = f"{line['error']} ({line['where']})" if "where" in line else line["error"]

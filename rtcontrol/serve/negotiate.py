@@ -232,7 +232,7 @@ def validated_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = F
     try:
         return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
     except InvalidCall as error:
-        problem, hint = f"A safe call is invalid: {error}.", "Send calls that the tools allow, with all arguments."
+        problem, hint = f"A safe call is invalid: {error}.", "Send safe calls that the tools allow, with all arguments."
         raise WireError(Code.TOOLS, problem, hint, field="safe_calls", fatal=fatal) from None
 
 

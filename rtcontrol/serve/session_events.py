@@ -132,7 +132,7 @@ class InstructionRejected(WithSession):
 
 @dataclass(slots=True)
 class LogRequested(WithSession):
-    """The event that the loop logs a line. The rate limit may drop this line, unless `always` is set."""
+    """An event: the loop wants a line in the log. The rate limit may drop the line, unless `always` is set."""
 
     line: str
     always: bool = False

@@ -24,7 +24,7 @@ from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import find_record, older_parts
 
 # Maximum bytes of a chunk (packed or unpacked), and of a message (twice the recorder's limit `events.MAX_BYTES`).
-MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
+MOST_BYTES, MAX_MESSAGE = 1 << 26, 1 << 24
 # A file may unpack to UNPACKED_BASE bytes plus a multiple of its size. Real records need a tenth of that.
 UNPACKED_BASE, UNPACKED_PER_BYTE = 1 << 28, 1000
 HINT = "Specify the folder of a run (for a server: of one session), or a file record.mcap."
@@ -34,7 +34,7 @@ TimedEvent = tuple[int, dict[str, Any]]
 
 
 def record_path(folder: Path) -> Path:
-    """Return the path of the record in a run's folder, or `folder` if it is a file. Raises UserError without record."""
+    """Return the path of the record in a run's folder, or `folder` if it is a file. Raises UserError if none exists."""
     if folder.is_file():
         return folder
     if (record := find_record(folder)) is not None:
@@ -134,8 +134,8 @@ def _mcap_messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Messag
                         raise ValueError(f"channel {inner.id} is defined twice, and differently")
                 elif isinstance(inner, Message):
                     channel = channels[inner.channel_id]
-                    if len(inner.data) > MOST_MESSAGE:
-                        raise ValueError(f"a message has {len(inner.data)} bytes; at most {MOST_MESSAGE} are allowed")
+                    if len(inner.data) > MAX_MESSAGE:
+                        raise ValueError(f"a message has {len(inner.data)} bytes; at most {MAX_MESSAGE} are allowed")
                     yield channel, schemas.get(channel.schema_id), inner
     except (EndOfFile, struct.error, zstandard.ZstdError):
         # Accept a file that ends in the middle of a record, as after a crash, if only zeros follow.

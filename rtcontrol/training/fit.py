@@ -317,7 +317,7 @@ def _size_text(model: Any) -> str:
 
 def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
-    truth = judge.evaluate(fit_run.MOST)
+    truth = judge.evaluate(fit_run.MAX_HELD_OUT)
     if data.nonsense:  # fit the gate on held-out rows
         rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)

@@ -31,7 +31,7 @@ CHUNK = 1_024
 FEW = 64  # with fewer held-out rows, the model must also be right on the training rows
 TOGETHER = 20_480  # maximum number of tokens in a batch, to limit the memory
 SHARE = 0.1
-MOST = 1_000
+MAX_HELD_OUT = 1_000
 SAMPLE = 256  # number of held-out rows in each evaluation during training
 # The learning rate has a short warm-up, a constant phase and a decay. Unlike in a cosine schedule, the decay may start
 # at any time (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
@@ -51,13 +51,13 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
             f"All {len(rows)} rows have the same question, so none can be held out and no difference can be learnt.",
             "Add rows with other observations or instructions.",
         )
-    held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
+    held = set(order[: min(MAX_HELD_OUT, max(1, round(SHARE * len(order))))])
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
         sides[row.question in held].append(row)
-    # Shuffle the held-out rows, which are often sorted, because training evaluates only the first of them.
+    # Training evaluates only the first MAX_HELD_OUT held-out rows. Shuffle them, because rows are often sorted.
     random.Random(0).shuffle(sides[1])
-    return sides[0], sides[1][:MOST]
+    return sides[0], sides[1][:MAX_HELD_OUT]
 
 
 @dataclass(frozen=True)

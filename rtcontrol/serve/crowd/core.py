@@ -510,7 +510,7 @@ def choose_batch(
     `expected_ns` returns the expected duration of a batch by its size. A batch takes at most TIME_SHARE of the time to
     its earliest deadline. The order is by deadline. If there is not enough time for all ticks, the order is by priority
     of the member, then by how long the member has waited. If no tick can be in time, the batch has only the tick with
-    the latest deadline, to measure whether the decoder has become faster."""
+    the latest deadline: its duration updates the expected duration, which may have fallen."""
     in_time = [tick for tick in waiting if now_ns + expected_ns(1) <= tick.deadline_ns]
     if not in_time:
         open_ticks = [tick for tick in waiting if now_ns < tick.deadline_ns]

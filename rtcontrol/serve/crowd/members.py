@@ -201,7 +201,7 @@ class Members:
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
     def _negotiate_member(self, member: Member) -> MemberTerms:
-        """Return the settings of a member. Raises WireError with the invalid field."""
+        """Check what a member requests, and return the terms for it. Raises WireError with the invalid field."""
         config, hz_max = self.terms.config, self.terms.options.hz_max
         hz = config.hz if member.hz is None else member.hz
         if hz > hz_max:

@@ -120,7 +120,7 @@ def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
             legal = value.legal_tokens(head_id, None)
             assert legal[wanted] and not legal[sorted(control - {head_id})].any()
             value.push(wanted)
-        guesses = GuessSources(tokenizer, prompt=f"ab {token} {token}", room=9)
+        guesses = GuessSources(tokenizer, prompt=f"ab {token} {token}", max_pass_nodes=9)
         (guessed,) = guesses.continuations(tokenizer.encode("ab"))
         assert tokenizer.decode(guessed).startswith(f" {token}"[:MAX_COPIED]) and not control & set(guessed)
 

@@ -89,9 +89,9 @@ def test_file_that_unpacks_without_end_is_refused_in_little_memory(
 
 
 def test_every_event_that_is_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert events.MAX_BYTES <= record_reader.MOST_MESSAGE // 2
+    assert events.MAX_BYTES <= record_reader.MAX_MESSAGE // 2
     monkeypatch.setattr(events, "MAX_BYTES", 1 << 18)
-    monkeypatch.setattr(record_reader, "MOST_MESSAGE", 1 << 19)
+    monkeypatch.setattr(record_reader, "MAX_MESSAGE", 1 << 19)
     encoder, path = Encoder(), tmp_path / "record.mcap"
     large: dict[str, Any] = {"k": 3, "observation": "x" * ((1 << 19) + 1), "data": {"a": [0.5] * 300_000}}
     encoder.add(0, large)

@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.scratch import NARROW, WIDE, choose_shape, count_words, new_learner
 from rtcontrol.training import world_rows
 from rtcontrol.training.examples import check_rows, contradiction_notice, tools_of
-from rtcontrol.training.fit_run import MOST, HeldOut, split
+from rtcontrol.training.fit_run import MAX_HELD_OUT, HeldOut, split
 from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, teacher, write
 
@@ -159,7 +159,7 @@ def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch
     held = HeldOut(new_learner(Tools(TOOLS).schemas, count_words(listed), "", False, 0), listed)
     slow = [Call.from_dict(teacher("slow", one.observation)) for one in listed]  # deaf to how fast it shall go
     monkeypatch.setattr(held, "answers", lambda asked: slow)
-    found = held.evaluate(MOST)
+    found = held.evaluate(MAX_HELD_OUT)
     assert found.parts["tool stop"].value == 1.0 and 0.3 < found.parts["argument go.speed"].value < 0.7
     assert (
         sum(share.count for name, share in found.parts.items() if name.startswith("tool")) == found.score.count == 150
