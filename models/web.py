@@ -96,7 +96,7 @@ class WebClient:
                 if compression := compression_of(answer.headers):
                     raise WebError(
                         "malformed",
-                        f"the server sent a compressed answer ({compression}), although the request does not allow it",
+                        f"the server sent a compressed response ({compression}), which the request did not allow",
                     )
                 async for part in answer.aiter_raw():
                     body += part

@@ -102,7 +102,7 @@ def test_compressed_answer_is_refused_without_unpacking(client: Callable[[str], 
     with answering(way) as (url, asked):
         before = peak_mib() and peak_mib()
         told = client(url)
-        assert f"compressed answer ({way})" in told and set(asked) == {"identity"}
+        assert f"compressed response ({way})" in told and set(asked) == {"identity"}
         assert peak_mib() - before < 60, "it was unpacked"
 
 

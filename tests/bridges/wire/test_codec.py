@@ -271,7 +271,7 @@ def test_stopped_reader_loses_lines_and_gets_their_count(full: tuple[int, int]) 
         until(lambda: not outbox._waiting)
         outbox.say("again")
         thread.join(10)
-    assert any("lines were lost" in line for line in reader)
+    assert any("lines were dropped" in line for line in reader)
     assert reader[-1] == "again"
 
 

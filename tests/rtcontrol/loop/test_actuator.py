@@ -97,12 +97,12 @@ def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> No
     assert arm.acts[-1][1] == STOP and run.loop.state.safe_active
 
 
-@pytest.mark.parametrize("when", ["conclude", "leave", "wait_safe", "close", "collect"])
+@pytest.mark.parametrize("when", ["conclude", "leave", "wait_safe", "close", "process_events"])
 def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     run = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
     shell = run.loop.runner
-    actuator, dispatch, collect = shell.ports.actuator, shell.dispatch, shell.collect
+    actuator, dispatch, process_events = shell.ports.actuator, shell.dispatch, shell.process_events
 
     def interrupted(*given: Any) -> bool:
         raise KeyboardInterrupt
@@ -117,8 +117,8 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
         run.world.conclude = interrupted  # type: ignore[assignment]
     elif when == "leave":
         shell.dispatch = dispatched  # type: ignore[method-assign]
-    elif when == "collect":
-        shell.collect = lambda: interrupted() if run.loop.state.t_end_ns else collect()  # type: ignore
+    elif when == "process_events":
+        shell.process_events = lambda: interrupted() if run.loop.state.t_end_ns else process_events()  # type: ignore
     else:
         setattr(actuator, when, interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -114,7 +114,7 @@ def test_invalid_tool_of_an_mcp_server_is_left_out_by_name(
 ) -> None:
     place = serving(tmp_path, f"def page(n): return {{'tools': [{LISTED}, {bad}]}}")
     assert [tool.name for tool in load_tools(place, skip_unsupported=True)] == ["t1"]
-    assert "left out: " in capsys.readouterr().err
+    assert "skipped a tool: " in capsys.readouterr().err
     with pytest.raises(UserError, match=r"host.skip_unsupported=true|Two tools have the name|alternatives"):
         load_tools(place)
 

@@ -290,7 +290,7 @@ def test_full_disk_is_reported_counted_and_in_the_status(start: Start, tmp_path:
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err
-    assert "lines of the record lost" in err and "events missing in the record" in out
+    assert "lines of the record lost" in err and "events that the record lacks" in out
     live = report_in(tmp_path / "out")
     assert live["ended_by"] == "duration" and live["record"]["lost_lines"] > 10
     assert live["releases"] == live["ticks"] + live["skipped_releases"]

@@ -61,9 +61,9 @@ def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Pro
 def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_path: Path) -> None:
     key_files.create_key_pair(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
-    with pytest.raises(ClientError, match="does not accept this key"):
+    with pytest.raises(ClientError, match="does not accept this client's key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")
-    with pytest.raises(ClientError, match="the server wants a key"):
+    with pytest.raises(ClientError, match="the server requires a key"):
         Client.connect(locked.endpoint, **given)
 
 

@@ -64,7 +64,7 @@ def test_failed_gate_gives_status_3_in_every_format(run: Path, name: str, capsys
         (synthetic(16, 0, lambda k: 20.0), ("--gate", "misses==0"), "has no ticks"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "mis_rate<=0.005"), "the report has no number mis_rate"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "miss_rate"), "is not a gate"),
-        (synthetic(16, 1, lambda k: 20.0), ("nothing",), "No record"),
+        (synthetic(16, 1, lambda k: 20.0), ("nothing",), "has no record of a run"),
     ],
 )
 def test_unreportable_record_is_refused(
