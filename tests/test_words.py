@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.helpers.processes import ROOT
 
 WORDS = ROOT / ".ci" / "words.txt"
 # Strings and comments are prose; what is left of a Python file is names.
 PROSE = re.compile(r'"""[\s\S]*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*')
+# In these folders and pages, lanes and vehicles behind others are those of roads.
+ROADS = re.compile(r"^((rtcontrol/)?(agents|envs)/road|bridges/rtcontrol_client/carla|tests/.*(carla|road)|docs/carla)")
+ROAD_WORDS = ("lane", "behind")
 NAME_PART = re.compile(r"[A-Z]?[a-z]+")
 
 
@@ -20,14 +24,15 @@ def counted() -> dict[tuple[str, str], int]:
     return {(kind, word): int(count) for kind, count, word in lines}
 
 
-def prose_and_code() -> Iterator[tuple[str, str]]:
+def prose_and_code() -> Iterator[tuple[Path, str, str]]:
+    """Yield each file with its prose and its code."""
     for folder in ("rtcontrol", "agents", "envs", "models", "bridges", "tests", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
-            yield " ".join(PROSE.findall(text)), PROSE.sub(" ", text)
+            yield path, " ".join(PROSE.findall(text)), PROSE.sub(" ", text)
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bridges").rglob("*.md")):
         if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md"):  # the one is history, the other has the glossary
-            yield page.read_text(), ""
+            yield page, page.read_text(), ""
 
 
 def count() -> dict[tuple[str, str], int]:
@@ -37,9 +42,11 @@ def count() -> dict[tuple[str, str], int]:
     pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})(?![a-z])", re.IGNORECASE)
     prose: Counter[str] = Counter()
     names: Counter[str] = Counter()
-    for text, code in prose_and_code():
-        prose.update(word.lower() for word in pattern.findall(" ".join(text.split())))
-        names.update(part.lower() for part in NAME_PART.findall(code))
+    for path, text, code in prose_and_code():
+        skipped = ROAD_WORDS if ROADS.match(str(path.relative_to(ROOT))) else ()
+        listed_words = (word.lower() for word in pattern.findall(" ".join(text.split())))
+        prose.update(word for word in listed_words if word not in skipped)
+        names.update(part for part in map(str.lower, NAME_PART.findall(code)) if part not in skipped)
     return {(kind, word): (names if kind == "name" else prose)[word] for kind, word in listed}
 
 
